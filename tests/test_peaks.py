@@ -183,7 +183,10 @@ def test_a_part_whose_siblings_were_cut_gets_no_tensor_estimate(
 ) -> None:
     part = found(name, capability, 64, 384, clock_hz=2e9, memory_clock_hz=1e9)
     assert {peak.dtype for peak in part.peaks} == kept
-    assert part.missing == "siblings of this part have less than its capability, and nothing is listed of it"
+    assert (
+        part.missing
+        == "similar GPUs lack units that this compute capability usually has, and this GPU is not in the table"
+    )
     assert part.memory_bytes_per_s == 96e9
 
 

@@ -95,8 +95,8 @@ class BatchSize:
 
 
 def step() -> None:
-    """Mark the end of a step for `gpucheck run`, in loops without an optimizer or with several. Only these steps count
-    from the first call on."""
+    """Mark the end of a step for `gpucheck run`, in loops without an optimizer or with several. After the first call,
+    only steps that are marked like this count."""
     if (hooks := sys.modules.get("gpucheck.program.run.hooks")) is not None:
         hooks.step()
 
@@ -130,7 +130,7 @@ def smoke(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Test that everything a training job needs works: a finding for each check. Raises UsageError and CannotLook."""
+    """Test everything that a training job needs, with a finding for each check. Raises UsageError and CannotLook."""
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
 
@@ -169,9 +169,9 @@ def bench(
     on_event: OnEvent | None = None,
     **options: object,
 ) -> Report:
-    """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective` or `all`; see `measurements`.
-    `options` are the command's own (`docs/cli.md`), with underscores for dashes: text as it is typed, a number, True,
-    or a list of these. It uses the device in this process. Raises UsageError and CannotLook."""
+    """Run a benchmark in this process: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective`, `all`.
+    The rows are in the report's `measurements`. `options` are the command's own (`docs/cli.md`), with underscores for
+    dashes: text as it is typed, a number, True, or a list of these. Raises UsageError and CannotLook."""
     from gpucheck import naming
     from gpucheck.bench.benchmarks import BENCHMARKS
     from gpucheck.machine import installed_torch

@@ -51,7 +51,7 @@ def _of_bench(id: str, kind: Kind, judges: str, help: str) -> Threshold:
 
 _OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
 
-# Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
+# An ID never changes its meaning: it is the key in a settings file, and the ID of the finding that the limit decides.
 THRESHOLDS: tuple[Threshold, ...] = (
     _of_bench(
         "transfer.min_gbps",
@@ -102,16 +102,17 @@ THRESHOLDS: tuple[Threshold, ...] = (
     ),
 )
 BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
-# A limit for thresholds, far above any part: a larger number is a typing error.
+# The largest accepted threshold, far above the rate of any GPU: a larger number is a typing error.
 LARGEST = 1e9
-# The largest factor by which each recorded disturbance can lower a figure, and its name in a sentence. A figure further
-# below its gate missed it despite the flags. The factors multiply, and are wide, since a false failure costs more.
+# The largest factor by which each recorded disturbance can lower a figure, and its name in a sentence. A figure that is
+# below its threshold by more than this fails despite the flags. The factors of several disturbances multiply. They are
+# wide, because a false failure is worse than an inconclusive result.
 BRIDGES: dict[str, tuple[float, str]] = {
-    # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than a factor of two; 4 is twice
-    # that. The factor also serves a figure of too few samples for an interval.
+    # Copy rates of two processes on a quiet machine differ by a quarter, noisy rows by less than a factor of two; 4 is
+    # twice that. The same factor applies to a figure with too few samples for an interval.
     "noisy": (4.0, "noise"),
     "no interval": (4.0, "too few samples"),
-    # Data in a cache is read faster than memory, but small calls lose up to half of their time to the launch.
+    # Reading from a cache is faster than from memory, but small calls lose up to half of their time to the launch.
     "warm": (4.0, "a cache"),
     # Threads take turns on a core, and processes on a GPU; a factor of 32 needs 31 others that are busy all the time.
     "cpu-busy": (32.0, "machine busy"),
@@ -122,8 +123,8 @@ BRIDGES: dict[str, tuple[float, str]] = {
     # widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
     "estimate": (64.0, "an estimated peak"),
 }
-# A call whose thread lost its core waits for the turns of 31 others, 3 ms each with Linux's scheduler, however short
-# it is: copies of 77 µs took 25 to 50 ms with 12 processes on 2 cores.
+# Even a short call whose thread lost its core waits for the turns of 31 others, of 3 ms each with Linux's scheduler:
+# copies of 77 µs took 25 to 50 ms with 12 processes on 2 cores.
 TURNS_S = 0.1
 
 
@@ -217,7 +218,7 @@ def clipped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings file, the variables that set an option, and every threshold. The first that applies counts."""
+    """The settings file, the variables that set an option, and all limits. The first limit that applies counts."""
 
     file: str | None = None
     variables: dict[str, str] = field(default_factory=dict)

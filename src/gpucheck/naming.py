@@ -28,7 +28,8 @@ def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """Return the known name that was probably meant; None where no name is similar."""
     import difflib  # imported late: most commands get only known names
 
-    # If a name is more than twice as long, its first word counts as another name: `hang` does not mean `hang-after`.
+    # A known name that begins with this one and is more than twice as long is not a typing error of it: `hang` does not
+    # mean `hang-after`.
     others = [other for other in known if 2 * len(name) >= len(other) or not other.startswith(f"{name}-")]
     return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
@@ -70,8 +71,8 @@ def select(
     return left
 
 
-# Commands are written `gpucheck …` everywhere: in findings, pages and saved files. The screen alone shows what to type
-# here, which depends on how the program was started.
+# Commands are written `gpucheck …` everywhere: in findings, pages and saved files. Only screens replace `gpucheck` by
+# what the user has to type, which depends on how the program was started.
 PROGRAM = "gpucheck"
 # A launcher that the process cannot see (or a file that unpacks itself) sets this variable to the text to type:
 # "scripts/gpucheck", "python3 gpucheck.pyz".
@@ -81,7 +82,7 @@ as_typed: Callable[[str], str] = str
 
 
 def start_as(program: str, commands: Iterable[str]) -> None:
-    """Let the commands on a screen begin with `program`, in front of a word in `commands`, an option or `…`."""
+    """Make `as_typed` write `program` for `gpucheck` before a word in `commands`, an option or `…`, or in backticks."""
     global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
     if program != PROGRAM:

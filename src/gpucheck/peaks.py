@@ -1,8 +1,8 @@
 """The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or estimated.
 
-The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its compute
-capability, its multiprocessors and, where known, the width of its memory bus. Some product lines lack units that their
-compute capability usually has; for their names the rates of tensor cores are not estimated.
+The table is `peaks.toml` beside this file, each row with its source. A part is a GPU model. It is matched by its whole
+name, its compute capability, its multiprocessors and, where known, the width of its memory bus. Some product lines lack
+units that their compute capability usually has; for their names the rates of tensor cores are not estimated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ACCUMULATORS = {"int8": "int32", "float64": "float64"}
 # The suffix of the names of dtypes that are multiplied with fast accumulation.
 FAST = "_fast"
 
-CUT = "siblings of this part have less than its capability, and nothing is listed of it"
+CUT = "similar GPUs lack units that this compute capability usually has, and this GPU is not in the table"
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock. The clock and the
-    operations per clock and SM are None where the figure does not follow from them."""
+    """Dense operations per second: products of inputs of `dtype`, added up in `accumulator`, at this clock. The clock
+    and the operations per clock and SM are None where the figure does not follow from them."""
 
     dtype: str
     accumulator: str
@@ -118,7 +118,7 @@ def lookup(
             Peak(dtype, ACCUMULATORS.get(dtype, "float32"), multiprocessors * rate * clock_hz, clock_hz, rate)
             for dtype, rate in rates.items()
         )
-    other = "does not have the multiprocessors or the memory bus of the part"
+    other = "does not have the multiprocessors or the memory bus of the model in the table"
     because = f"{of} {other if named else 'is not in the table of parts'}; from {multiprocessors} SMs of "
     return Part(
         name=name or "",

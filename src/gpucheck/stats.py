@@ -14,7 +14,8 @@ LEVEL = 0.95
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
 # No honest interval of a median exists below six samples: the range of five covers it with 94 %.
 FEWEST_SAMPLES = 6
-# The largest correlation between blocks: a lower one widens the interval by less than sqrt(1.3 / 0.7) = 1.36.
+# The largest accepted correlation between blocks. At this value the interval should be sqrt(1.3 / 0.7) = 1.36 times
+# as wide; the code accepts that error.
 LARGEST_CORRELATION = 0.3
 
 
@@ -69,10 +70,11 @@ def lag1_correlation(values: Sequence[float]) -> float:
 
 
 def interval(samples: Sequence[float]) -> Interval | None:
-    """The 95 % interval of the median of positive samples in the order they were taken; None below six. Student's t on
-    the logarithms of the medians of 8 to 16 consecutive blocks, widened until neighbours correlate by less than 0.3,
-    without the first samples if they fill no block. The interval holds the median of all samples and ends at the
-    smallest and the largest one. A block that took many times as long as the others widens it on both sides."""
+    """Return the 95 % interval of the median of positive samples in the order they were taken; None below six. It is
+    Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. The blocks are enlarged until neighbours
+    correlate by less than 0.3; the first samples are left out if they do not fill a block. The interval contains the
+    median of all samples and is limited to the smallest and the largest one. A block that took many times as long as
+    the others widens the interval on both sides."""
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None

@@ -265,7 +265,7 @@ _OTHER = Sxid("")
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
     """Return the meaning of an SXid. `is_fatal` is the driver's severity, None if the first line is lost."""
     known = SXIDS.get(number, _OTHER)
-    # Without a severity, only numbers that are always fatal count as fatal.
+    # Without a severity, only numbers that can disable the whole fabric count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):
         reach, fix = ("whole fabric", _RESET_FABRIC) if number in FATAL_TO_ALL else ("port", _RESTART_GUEST)
         return Sxid(known.what or f"fatal to the {reach}", "fail", known.fix or fix)

@@ -98,7 +98,7 @@ def test_the_smallest_that_does_not_fit() -> None:
 
 
 def test_a_search_that_was_cut_off_says_so() -> None:
-    assert only().title == "no batch was decided"
+    assert only().title == "no batch gave a result"
     finding = only(PASSED)
     assert (finding.verdict, finding.title) == ("inconclusive", "at least a batch of 8 fits")
     assert finding.message.startswith("the search did not end; it passed once")

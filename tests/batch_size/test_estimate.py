@@ -51,7 +51,7 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
     assert finding.message == (
         "tensors take 76.6 GiB at peak; 3.39 GiB set aside for context, workspaces and margin. "
-        "Nothing was run; error unknown"
+        "Nothing was run; accuracy unknown"
     )
 
 
@@ -60,7 +60,7 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
     found, finding = estimated(2 * GIB, "cpu", axis="T")
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
     assert finding.title == "estimate: T 10 fits 2 GiB"
-    assert finding.message == "tensors take 1.98 GiB at peak. Nothing was run; error unknown"
+    assert finding.message == "tensors take 1.98 GiB at peak. Nothing was run; accuracy unknown"
 
 
 def test_not_even_the_smallest(scenario: Scenario) -> None:

@@ -150,7 +150,7 @@ def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
     (tmp_path / "null.json").symlink_to(os.devnull)
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("null.json", "pipe.json"):
-        with pytest.raises(UsageError, match="is no file"):
+        with pytest.raises(UsageError, match="is not a regular file"):
             session.run(smoke(output=(str(tmp_path / name),)), work)
 
 

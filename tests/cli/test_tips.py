@@ -24,7 +24,7 @@ LINES = [
     # The value of an option that `run` does not have is no program.
     ("--device cpu run train.py", "gpucheck run train.py --device cpu"),
     ("status --device cuda:0", "gpucheck devices --device cuda:0"),
-    ("run --devices 2 --dry cuda train.py", "the device says how many, as in --dry cuda:80GiBx2"),
+    ("run --devices 2 --dry cuda train.py", "give the number of GPUs with the device, as in --dry cuda:80GiBx2"),
     ("judge a.json --min-gbps 9", "set thresholds in a file and give it with --config FILE"),
     ("bench all transfer", "gpucheck bench transfer"),
     ("top", "gpucheck devices --watch 2s"),

@@ -723,7 +723,7 @@ def test_figures_of_an_allocators_block() -> None:
     ("requirement", "beside", "words"),
     [
         ("torch==2.0.0+cu113", "(from versions: 1.13.0, 2.0.0)", "2.0.0 has no +cu113, only cu118, cu117"),
-        ("torch==2.0.1+cu118", "(from versions: 1.11.0, 2.7.1)", "whl/cu118 behind"),
+        ("torch==2.0.1+cu118", "(from versions: 1.11.0, 2.7.1)", "whl/cu118 to the command"),
         ("torch==1.12.1+cu113", "(from versions: 2.2.0, 2.4.0)", "an older Python (torch 1.12.1 has wheels for 3.7 to"),
         ("torch==1.12.1+cu113", "(from versions: none)", "are for Python 3.7 to 3.10"),
         ("torch==2.6.0", "(from versions: 1.13.1, 2.4.1)\nPython 3.8.10", "a newer Python"),
@@ -831,7 +831,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
             "287.98 GiB of which 203.49 GiB is free. Of the allocated memory 68.63 GiB is allocated by PyTorch "
             "is reserved by PyTorch but unallocated.",
             "oom.hip",
-            "start it again",
+            "run it again",
         ),
         (
             "RuntimeError: DataLoader worker (pid 3) exited unexpectedly with exit code 1. Rerunning with "

@@ -33,7 +33,7 @@ from gpucheck.report.report import exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke.check import Passed, Unavailable, Wrong, dedicated_memory
+from gpucheck.smoke.check import Passed, Unavailable, Wrong, without_own_memory
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 from gpucheck.units import MIB
 
@@ -439,7 +439,7 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
 ) -> None:
     accel = dataclasses.replace(Accel(torch.device("cuda", 0), torch.cuda, "X"), **changes)
     monkeypatch.setattr(machine_host, "read", lambda: host)
-    found = dedicated_memory(accel)
+    found = without_own_memory(accel)
     assert found is None if reason is None else (found or "").startswith(reason)
 
 

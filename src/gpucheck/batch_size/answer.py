@@ -51,8 +51,9 @@ class Plan:
         return (self.axis.low if self.axis else None, self.cap)
 
 
-# Pairs of options that exclude each other, with the reason and the fix.
+# Options that only trials use.
 _OF_TRIALS = ("--multiple-of", "--effective-batch", "--headroom", "--avoid-oom")
+# Pairs of options that exclude each other, with the reason and the fix.
 EXCLUDING = (
     *(("--estimate", name, "an estimate runs no trials", "") for name in _OF_TRIALS),
     ("--effective-batch", "--axis", "the batch size is fixed along an axis", ""),
@@ -170,7 +171,7 @@ class History:
 
     @property
     def final(self) -> TrialResult | None:
-        """The run of the best size that counts: its confirmation, else its last pass."""
+        """The run of the best size that decides: its first confirmation, else its first pass."""
         best = self.search.best
         if best is None:
             return None
@@ -239,7 +240,7 @@ def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
     """Return a size up to `largest` whose interpolated peak is at most `aim` bytes; None if no measured size has that.
 
-    It is a multiple of `multiple_of` and, if it is large enough, of 8. Peaks never fall as the size grows.
+    It is a multiple of `multiple_of` and, if it is large enough, of 8. Peaks count as never falling with the size.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -294,7 +295,7 @@ SMALLEST_DIVISOR = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
-    """Split an effective batch into micro-batches of a divisor near `limit`, else of sizes that differ by one."""
+    """Split an effective batch into equal micro-batches of nearly `limit`, else into sizes that differ by one."""
     # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)
     most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
@@ -484,7 +485,7 @@ def _nothing_fits(history: History) -> Finding:
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # no size is known to exceed the memory
         kind = "batch" if axis is None else f"length of {axis}"
-        title = f"no {kind} {'passed before time ran out' if limited_by == 'time' else 'was decided'}"
+        title = f"no {kind} {'passed before time ran out' if limited_by == 'time' else 'gave a result'}"
         why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"

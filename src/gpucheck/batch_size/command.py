@@ -209,4 +209,4 @@ def finding_of_estimate(answer: EstimatedBatchSize, room: int, smallest: int) ->
         title = f"estimate: not even {in_words(smallest, axis)} fits {capacity(memory_bytes)}"
         return Finding("batch_size.estimate", "fail", title, message, evidence)
     title = f"estimate: {in_words(largest, axis)} fits {capacity(memory_bytes)}"
-    return Finding("batch_size.estimate", "info", title, f"{message}. Nothing was run; error unknown", evidence)
+    return Finding("batch_size.estimate", "info", title, f"{message}. Nothing was run; accuracy unknown", evidence)

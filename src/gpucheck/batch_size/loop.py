@@ -229,11 +229,11 @@ TRIAL_TIMEOUT_FACTOR, TRIAL_TIMEOUT_LEAST_S = 10.0, 30.0
 TIME_RESERVE = 1.3
 # A size chosen for lack of time must be at least this much larger than the best one.
 WORTHWHILE = 1.1
-# The next size considered is this much smaller if there is no time for a size.
+# If there is no time for a size, the next one considered is this share of it.
 SHRINK = 0.8
-# A step's time grows with the size by at least this share, though noise may hide it.
+# A step's time grows by at least this share of proportional growth, though noise may hide it.
 LEAST_GROWTH = 0.1
-# A trial gets at most this share of the time that is left until a size has passed, because it may never end.
+# Until a size has passed, a trial gets at most this share of the time left, because it may never end.
 FIRST_SHARE = 0.25
 # The smallest size is next if less than this share of the time is left and no size has passed.
 SMALLEST_SHARE = 1 / 3
@@ -262,7 +262,7 @@ class Schedule:
         return self.deadline - time.monotonic()
 
     def needed_s(self, size: int, steps: int, starts: int = 0) -> float:
-        """Forecast the time of steps of a size and of child starts; 0 until a trial has been timed."""
+        """Forecast the seconds of `starts` child starts and `steps` steps. Steps count 0 until a trial was timed."""
         longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
         least = max(0.0, min(longer)) if len(longer) > 1 else 0.0
         return starts * (self.runner.start_s + least) + steps * self._step_s(size)
@@ -276,7 +276,7 @@ class Schedule:
         return sorted((size, statistics.median(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
-        """Forecast a later step: that of the next larger timed size, above the largest one extrapolated linearly."""
+        """Forecast a later step: as for the next larger timed size; beyond the largest one, extrapolated linearly."""
         timed = self._timed()
         nearest = next((seconds for other, seconds in timed if other >= size), None)
         if nearest is not None or not timed:

@@ -21,7 +21,7 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """The user's options. `import_path` are folders to import the target from, in children that started differently."""
+    """The user's options. `import_path` are folders that children append to `sys.path`, to import the target."""
 
     target: str | None = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
@@ -96,7 +96,7 @@ class FindBatchSizeOptions:
     effective_batch: int | None = option(
         "Show how to reach N samples with gradient accumulation.", metavar="N", parse=units.parse_whole, group=ANSWER
     )
-    time_budget_s: float | None = options.time_budget("5m, on a CPU 60s, from the first trial")
+    time_budget_s: float | None = options.time_budget("5m, on a CPU 60s")
     quick: bool = option("Find the maximum only; recommend no size.", False, group=ANSWER)
     trial_timeout_s: float | None = option(
         "Time limit for one trial.",

@@ -118,7 +118,7 @@ BOUNDING: frozenset[Outcome] = frozenset(
 # Memory ran out, by class or by message.
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 
-# A confirmation takes a third step, since caches settle on some devices; later steps repeat it.
+# A confirmation takes a third step, because on some devices caches settle only then; later steps repeat it.
 STEPS_CONFIRMED = 3
 # Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless its blocks stay the same.
 MOST_STEPS = 8

@@ -20,7 +20,7 @@ from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
 
 Purpose = Literal["search", "confirm"]
 
-# A fit from sizes close together extrapolates its own noise.
+# The next size is at most this many times the best one: a fit from close sizes extrapolates its own noise.
 LARGEST_JUMP = 32
 # The relative standard deviation of the peak of one size. Repeats differ by at most 2 %.
 PEAK_NOISE = 0.006
@@ -33,8 +33,8 @@ DOUBTS = 1.0
 CAUTION = 0.5
 # The search aims this many tolerances below the likely maximum, to leave room for noise.
 AIM = 0.4
-# The search ends if a size one tolerance larger exceeds the budget even less this many standard deviations, which is
-# right about two times out of three. Each further trial near the maximum improves the odds.
+# The search ends if the predicted peak of a size one tolerance larger, less this many standard deviations, exceeds the
+# budget. That is right about two times out of three. Each further trial near the maximum improves the odds.
 SURE = 0.5
 # Sizes to try differ by at least this many tolerances, and a failure this close above the best size ends the search.
 # Noise may cause such a failure, so the answer must stay within one tolerance of it.
@@ -152,7 +152,7 @@ class Search:
 
     @property
     def predicted_above(self) -> int | None:
-        """The size one tolerance above the best, if its predicted peak and no failure ended the search, or None."""
+        """The size one tolerance above the best, if its predicted peak ended the search, not a failure; else None."""
         best, failing = self.best, self.first_failing
         if best is None or best.batch_size >= self._highest or not self._closed_by_fit(best):
             return None
@@ -221,7 +221,7 @@ class Search:
         return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
-        """Return the least useful distance from `size` to the next trial: more than the tolerance for coarse sizes."""
+        """Return the smallest useful distance from `size` to the next trial: above the tolerance for coarse sizes."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
@@ -269,7 +269,7 @@ class Search:
         return points[size] + step * slope > (self.budget_bytes or 0)
 
     def _exhausted(self, best: TrialResult) -> bool:
-        """Return whether a trial and the confirmation would break the bound of the largest size still possible."""
+        """Return whether a trial and the confirmation would exceed the most trials for the largest possible size."""
         largest = self.first_failing.batch_size - 1 if self.first_failing else best.batch_size
         bound = math.floor(2 * math.log2(max(best.batch_size, largest)) + 4)
         return len(self.trials) + 2 > bound + self.extra_trials
@@ -373,13 +373,13 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
     )
 
 
-# The expected curvature, as a share of the growth. Half of it is quadratic if logits are batch by batch.
+# The expected curvature, as a share of the growth. Half of the growth is quadratic if the logits are batch × batch.
 CURVATURE = 0.3
-# A line that predicts the budget more than this many sizes away does not show a curvature.
+# Less curvature is expected if a line reaches the budget only beyond this many times the largest size.
 FAR = 5.0
 # Memory follows no exact parabola: the doubt about a point grows with its distance from the largest one.
 MISFIT = 0.05
-# The doubt about memory besides weights and optimizer state that is the same for all sizes, as a share of the budget.
+# The doubt about constant memory other than weights and optimizer state, as a share of the budget.
 CONSTANT = 0.02
 # Peaks consist of whole allocator blocks, so no peak is more precise than this share of the budget.
 LEAST_DOUBT = 1e-4

@@ -223,7 +223,7 @@ LEAST_LEVELS = 4
 CHEAP_STEP_S = 0.25
 # The number of batches to run if batches of one size differ (sequences of any length): a longer one may follow.
 UNLIKE_STEPS = 8
-# A driver releases the memory of an ended process within moments. A smaller deficit is noise.
+# The longest wait for a driver to release an ended process's memory, and the deficit below which it is noise.
 SETTLE_S = 10.0
 SETTLED_BYTES = 64 * MIB
 
@@ -486,7 +486,7 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
 
 
 def load_for(setup: Setup, device: torch.device, factory: Callable[[], Any] | None = None) -> Workload:
-    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises its errors."""
+    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises as `load`."""
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
         parse_target(setup.target),

@@ -1,7 +1,7 @@
 """The child that estimates: runs steps on tensors without data, and counts their bytes. Started by `command.estimate`.
 
 It reads one line: a setup, the room for tensors and the range of sizes. It writes one line: the largest size whose
-tensors fit with the peaks of two steps, and the smallest size. Contexts, workspaces and memory that an allocator rounds
+tensors fit, its peaks over two steps, and the smallest size. Contexts, workspaces and memory that an allocator rounds
 up or cannot reuse are not counted.
 """
 
@@ -122,10 +122,10 @@ def _in_words(error: BaseException) -> str:
 
 
 class Fake:
-    """A workload whose parameters, buffers and batches are fake CPU tensors: CUDA's would end a CPU build's process."""
+    """A workload of fake CPU tensors: fake CUDA tensors would end the process if torch is built for the CPU only."""
 
     def __init__(self, setup: Setup, build_on: str) -> None:
-        """Build the workload on a device; on the CPU within the memory that is left to it."""
+        """Build the workload on a device; on the CPU, within `setup.guard_bytes` of memory."""
         if build_on == "cpu" and setup.guard_bytes is not None:
             set_guard(setup.guard_bytes)
         with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""The ids of the benchmarks' findings, with their meaning, fix and role in the last line of a page. Pure."""
+"""The ids of the benchmarks' findings, with their meaning, fix and role in the summary of a screen. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of_any(command: str) -> tuple[Id, ...]:
         Id(
             f"{name}.doubt",
             "the figures are reliable",
-            "A figure in front is noisy or drifts, or has few samples, so the next run may differ.",
+            "A main figure is noisy, drifts or has few samples, so the next run may differ.",
             "rerun on an idle machine, with a longer --time-budget or --runs 7",
         ),
         Id(
@@ -69,7 +69,7 @@ _TRANSFER = of(
     ),
     Id(
         "transfer.link_generation",
-        "the link runs at its generation",
+        "the link runs at its full PCIe generation",
         "The link is judged under load, because an idle one slows down on purpose. In a virtual machine NVML does "
         "not see the slot, so a lower generation is a remark there.",
         "reseat the GPU, remove the riser, and check the slot's firmware setting",
@@ -174,7 +174,7 @@ _MATMUL = of(
     Id(
         "matmul.tf32_gain",
         "what TF32 gains",
-        "TF32 computes float32 products with 10 bits.",
+        "TF32 computes float32 products with 10 mantissa bits.",
         'torch.set_float32_matmul_precision("high")',
         role="advises",
     ),
@@ -219,7 +219,7 @@ _CROSSOVER = of(
         "the library has a kernel for every size",
         "The library has no kernel for the named size. The others were measured.",
     ),
-    Id("crossover.device", "the device can be compared", "This needs an accelerator beside the CPU.", "--device cuda"),
+    Id("crossover.device", "the device can be compared", "This needs an accelerator besides the CPU.", "--device cuda"),
 )
 _COLLECTIVE = of(
     "bench collective",
@@ -239,8 +239,8 @@ _COLLECTIVE = of(
     Id(
         "collective.expected",
         "the bus bandwidth is what this GPU can reach",
-        "All-reduce from 1 GiB on, in one machine: against the published figure of eight such GPUs, where there is "
-        "one; else against torch's copies from each GPU to the next.",
+        "All-reduce of at least 1 GiB in one machine. The reference is the published figure for eight such GPUs; if "
+        "there is none, torch's copies from each GPU to the next.",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
     ),
     Id(

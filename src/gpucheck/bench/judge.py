@@ -214,7 +214,7 @@ def _finding(
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
-    """Yield lists of rows, one row for each case. Cases with rows of several methods give several; all must pass."""
+    """Yield lists of rows, one for each case; several lists if a case has rows of several methods. All must pass."""
     rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]

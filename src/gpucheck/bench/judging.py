@@ -93,7 +93,7 @@ class Compared:
 
 
 def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -> list[Compared]:
-    """Return the comparisons of each run of rows of copies. A row that was neither compared nor timed has none."""
+    """Return the comparisons in each run of these rows. A run that was neither compared nor timed has none."""
     comparisons = []
     for row in rows:
         for details in (run["details"] for run in runs.each(row)):
@@ -248,7 +248,7 @@ def is_shared(device: Device) -> bool:
 
 
 def in_use(facts: Facts, device_id: str) -> list[Finding]:
-    """Return a finding if other processes hold memory of a device. `facts` are older than our own context."""
+    """Return a finding if other processes hold memory of a device. `facts` were read before this process used it."""
     device = next((device for device in facts.devices if device.id == device_id), None)
     if device is None or (held := held_bytes(device)) is None:
         return []
@@ -311,7 +311,7 @@ Ceilings = Mapping[str, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A threshold for the `subject`'s `figures`. `of` names the reference of a share."""
+    """The `figures` that a threshold judges. Its text names them (`subject`) and the reference of a share (`of`)."""
 
     subject: str
     of: str
@@ -323,7 +323,7 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
     if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
     if row.rate is None:
-        return Figure(label, why="the call itself takes most of the time")
+        return Figure(label, why="the call itself takes too much of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
     scale = (ceiling.value if ceiling else None) or 1.0
@@ -408,7 +408,7 @@ def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = N
 
 
 def of_rounds(figure: Callable[..., float], *groups: Sequence[Run]) -> list[Run]:
-    """Return runs whose samples are a figure of each round: of the times per call of groups that were timed in turn."""
+    """Return runs with one sample per round: `figure` of the times per call of the groups, which were timed in turn."""
     # Runs of the same rounds have the same start time.
     by_start = [{run.started: run for run in group} for group in groups]
     rounds = []
@@ -424,7 +424,7 @@ def of_rounds(figure: Callable[..., float], *groups: Sequence[Run]) -> list[Run]
 class DeviceRows:
     """One benchmark on one device: its rows, and the facts and `recorded` results of the document.
 
-    `parts` maps each part that was started to the reason why it ended early: empty if it finished, None if it did not.
+    `parts` maps each part that was started to the reason why it ended early: empty if it finished, None if cut off.
     """
 
     id: str

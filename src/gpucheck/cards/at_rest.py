@@ -92,7 +92,7 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
 
 
 def beside(device: Device, facts: Facts) -> Said | None:
-    """Return the log's cause for a GPU that another check found faulty; None for a remark."""
+    """Return the cause that the log shows for a GPU that another check found faulty; None if it shows only a remark."""
     said = story(address_of(device, facts), facts.xids or ())
     return None if said is None or said.verdict == "info" else said
 
@@ -139,7 +139,7 @@ def switches(facts: Facts) -> list[Finding]:
 
 
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
-    """Return the meaning of an SXid, milder if it is past, caused by a lost GPU, or of other containers' GPUs."""
+    """Return the meaning of an SXid. The verdict is lower if it is past, due to a lost GPU, or may be of other GPUs."""
     meaning = xid.sxid(error.number, error.is_fatal)
     if error.number == 20034 and lost is not None:  # a link lost its partner
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
@@ -150,7 +150,9 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 
 def nvlink(facts: Facts) -> Finding | None:
-    """Report other NVLink lines of the log: a failure if links were not found, unless NVML shows all of them up."""
+    """Report NVLink lines of the log without an Xid: `fail` if links were not found (`warn` in a container, or if all
+    links of NVML are up), else `info`.
+    """
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
@@ -351,7 +353,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
     own = pointer(device, facts)
-    # The fields left out after NVML stopped at one GPU are reported for that GPU.
+    # If NVML stopped at a dead GPU, that GPU's finding also explains the fields that were not read after it.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     if own.rstrip("/") in facts.unknown:
@@ -424,7 +426,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 def busy_alone(device: Device, facts: Facts) -> Said | None:
     """Report a GPU that is 100 % busy in two readings without a process, outside a container."""
-    # In one reading a process may be ending, or the driver may be clearing memory after its start.
+    # A single reading may catch a process that is ending, or the driver while it clears memory after its start.
     host, grown = facts.host or Host(), device.changes
     if device.processes != () or host.container or host.wsl or host.system != "Linux" or grown is None:
         return None

@@ -45,7 +45,8 @@ SETTINGS = {
 MENDS = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
 # Clocks within this ratio count as equal, because NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
-# A chosen limit for a remark on a low clock without a reason. A T4's base clock is 0.37, explained by its power limit.
+# A busy GPU below this share of its maximum clock gets a remark if NVML gives no reason. The limit is a choice: a T4's
+# base clock is 0.37 of its maximum, but its power limit explains that.
 LOW_CLOCK = 0.5
 # A chosen limit: a loss of this share of the clock is always shown.
 COSTLY = 0.2
@@ -56,14 +57,15 @@ FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
 # A counter's growth is not reliable over a shorter time.
 LEAST_SPAN_S = 0.5
-# A limit for less than this share of the time lowers a figure by less than that share.
+# A limit that holds for less than this share of the time lowers a figure by less than that share.
 LEAST_SHARE = 0.01
 # The driver's counters of protective limits. Limits by power and settings are normal operation.
 PROTECTING = ("thermal", "reliability")
 COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
 # Many GPUs stop their fans up to about 60 °C. A stopped fan is a remark from 70 °C, a failure 10 °C below slowdown.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
-# The clocks that can be locked (NVML reports no lock), the command that unlocks each, and since which capability.
+# The clocks that can be locked (NVML does not report locks), the command that unlocks each, and the lowest compute
+# capability with that command.
 _CLOCKS = (
     ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks", (7, 0)),
     ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks", (8, 0)),
@@ -142,7 +144,7 @@ def cost(device: Device) -> float:
 def throttled(device: Device, facts: Facts) -> Said | None:
     """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts."""
     does, lasting = work(device), _lasting(device)
-    # A reason that may appear briefly as clocks change, as `hw_slowdown`, counts if it lasts or the GPU is busy.
+    # A reason that may appear briefly while clocks change (`hw_slowdown`) counts if it lasts or the GPU is busy.
     counts = {"hw_thermal_slowdown", "hw_power_brake_slowdown", *lasting} if does != "busy" else PROTECTS
     named = [name for name in PROTECTS if name in reasons(device) and name in counts]
     if not named:
@@ -201,7 +203,7 @@ def fan(device: Device, facts: Facts) -> Said | None:
     lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
     if now < WARM or not (turning or lasts):
         return None
-    message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
+    message = f"the fan of a GPU as cool and of this name is at {max(turning):.0f} %" if turning else "for 5 s or more"
     return _said(device, "info", title, message, fan_percent=0.0)
 
 
@@ -221,7 +223,7 @@ def hot(device: Device, facts: Facts) -> Said | None:
 
 
 def power_limited(device: Device, facts: Facts) -> Said | None:
-    """Report a busy GPU's clock below its maximum by the power limit: normal at full load, a fault at low power."""
+    """Report a busy GPU whose clock the power limit lowers: normal at full load, a fault at low power."""
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Power at the limit and a lower clock are the sign if NVML gives no reasons.
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
@@ -266,8 +268,8 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
-    """Report a busy GPU far below its default clock or that of its like, without a reason. It may be locked."""
-    # This reason does not exclude a lock, because NVML also gives it at default application clocks.
+    """Report a busy GPU far below its default clock or that of GPUs of its name, without a reason. It may be locked."""
+    # `applications_clocks_setting` does not exclude a lock, because NVML also gives it at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
     if not _is_wholly_busy(device) or explained or unknown or _shares(device):

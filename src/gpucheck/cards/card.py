@@ -31,7 +31,7 @@ LEAST_SISTERS = 2
 USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)
 NOT_READ = "not read"
-# Phrases in the error of NVML's child if a call hung or crashed.
+# Phrases in the error of the child process that calls NVML, if a call hung or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
@@ -60,7 +60,7 @@ def name_of(card: Device) -> str:
 
 
 def is_divided(card: Device) -> bool:
-    """Return whether the GPU is in MIG mode. Programs then use its instances, and no links."""
+    """Return whether the GPU is in MIG mode. Programs then use its instances, without NVLinks."""
     return card.mig is not None and card.mig.enabled
 
 
@@ -134,7 +134,7 @@ def is_driver_loaded(facts: Facts) -> bool:
 
 
 def has_gpu(facts: Facts) -> bool:
-    """Return whether this system should have a usable GPU. A container's PCI bus, its host's, is no proof."""
+    """Return whether this system should have a usable GPU. A container shows its host's PCI bus, which is no proof."""
     host = facts.host or Host()
     given = any(re.fullmatch(r"/dev/nvidia\d+", node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
@@ -226,8 +226,8 @@ WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep
 
 def not_shown(facts: Facts) -> Finding | None:
     """Report GPUs that NVML lists and CUDA does not show, although no mask hides them."""
-    # There is none if a GPU is in MIG mode (CUDA may then show one instance only) or dead (it may hide others), or if
-    # CUDA shows as many GPUs under other UUIDs.
+    # No finding if a GPU is in MIG mode (CUDA may then show only one instance) or dead (it may hide others), or if CUDA
+    # shows as many GPUs under other UUIDs.
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None

@@ -62,7 +62,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
-    """Report a compute mode that keeps programs away: prohibited, or exclusive with another process than MPS's."""
+    """Report a compute mode that keeps programs away: prohibited, or exclusive and held by a process other than MPS."""
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
         left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
@@ -142,7 +142,7 @@ def is_usable(card: Device, facts: Facts) -> bool:
     return card.kind == "cuda" and not is_dead(card) and not _is_empty(card, facts)
 
 
-# -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
+# -- NVLinks and the fabric of NVSwitches: each GPU compared with the others of its name ------------------------------
 
 # Errors that a link corrects; the other counters are retransmissions, recoveries and lost packets.
 CORRECTED = ("crc_flit", "crc_data")
@@ -166,7 +166,8 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 
 def inactive(device: Device, facts: Facts) -> Said | None:
     """Report links that are down or absent, compared with GPUs of the same name."""
-    # A bridge joins two GPUs and is optional: links of others are proof only on a board, or of an odd number of GPUs.
+    # A bridge joins two GPUs and is optional. Links of other GPUs prove a fault only on a board, or if the number of
+    # GPUs with links is odd.
     down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not is_divided(card)]
     up, most = active(device), max(linked, default=0)
@@ -308,7 +309,9 @@ _ORDER = {
 
 
 def gravity(finding: Finding) -> int:
-    """Return the sort position of a finding in its verdict: the driver's, the table's order, those of no GPU."""
+    """Return the sort position among findings of one verdict: other findings first, then checks in table order, then
+    warnings about the use or the environment of a GPU.
+    """
     group, _, name = finding.id.partition(".")
     known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
     if known is not None:
@@ -337,7 +340,7 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
-    # `nvidia-smi -i` takes any of these. The PCI address is the shortest, and is the same inside a container.
+    # `nvidia-smi -i` takes any of these. The PCI address is shorter than a UUID, and the same inside a container.
     address = device.pci_address or device.uuid or str(device.nvml_index)
     fix = said.fix.format(card=address) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""

@@ -138,7 +138,7 @@ def with_command(given: Sequence[str]) -> list[str]:
 
 
 class _Lossy(io.FileIO):
-    """A file that ignores write errors, so that unreadable progress messages do not end the work."""
+    """A file that ignores write errors, so that progress messages that cannot be written do not end the work."""
 
     def write(self, data: object) -> int:
         try:
@@ -148,8 +148,8 @@ class _Lossy(io.FileIO):
 
 
 def secure_streams() -> bool:
-    """Replace closed standard streams, and let stderr ignore write errors. Return whether stdout was already closed. A
-    file opened later could otherwise get the number of a standard stream, and a child would write to it."""
+    """Replace closed standard streams, because a file opened later would get their numbers, and a child would write to
+    it. Also let stderr ignore write errors. Return whether stdout was already closed."""
     stdout_closed = sys.stdout is None
     # The system gives the lowest free number: the loop ends with the first above those of the standard streams.
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:

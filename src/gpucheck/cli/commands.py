@@ -24,8 +24,8 @@ class Command:
     there above this row and those that follow. Places written `module:name` are loaded once the command is chosen. A
     `function` in gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)`
     and runs in a session. `options` is a dataclass, and so is `beside`, a second one for the function. `device` is the
-    default of `--device`, if there is one; with `one_device` it does not accept `all`. Without `loads_torch` a command
-    works in a removed folder too. `other_python` adds `--python`.
+    default of `--device`, if there is one; with `one_device` it does not accept `all`. A command
+    without `loads_torch` also works if the current folder was removed. `other_python` adds `--python`.
     """
 
     name: str
@@ -301,7 +301,8 @@ COMMANDS: tuple[Command, ...] = (
 
 # The variables that set an option where the command line does not, by the option's key.
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# The doctor's limit is for torch's answer: a budget for benchmarks would make a slow import look like a hang.
+# The doctor's time budget limits the wait for torch, so the variable does not set it: a budget for benchmarks would
+# make a slow import look like a hang.
 OWN_LIMIT = "doctor", "time_budget"
 
 

@@ -28,7 +28,7 @@ COMMANDS = (
 
         Each part has a time limit, which holds even where a call never returns.
 
-        Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works.
+        Start it on every node with torchrun, srun, mpirun or a Kubernetes Job. Only one rank of a node runs the check.
         Read the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
 
         $ gpucheck fleet check

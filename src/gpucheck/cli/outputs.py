@@ -80,8 +80,8 @@ class Outputs:
             raise
 
     def update(self, report: Report) -> None:
-        """Write the report so far; the last write reports errors. Pages and Prometheus files are written at the end:
-        a monitor would take an unfinished run for a failed one."""
+        """Write the report so far, ignoring errors: `write` reports them at the end. Pages and Prometheus files are
+        written only by `write`, because a monitor would take an unfinished run for a failed one."""
         for output in self._files:
             if output.target.suffix.lower() in (".prom", ".html"):
                 continue
@@ -118,7 +118,7 @@ def _opened(wanted: Wanted) -> Output:
         raise UsageError(f"{named} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
     # os.path is used because Path raises for unreadable folders and for names that are too long.
     if os.path.exists(target) and not target.is_file():  # renaming would replace a device such as /dev/null
-        raise UsageError(f"{named} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
+        raise UsageError(f"{named} is {'a folder' if target.is_dir() else 'not a regular file'}", "", "give a file")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise CannotLook(f"{named} cannot be written", "the file is read-only", "give another file")
     try:

@@ -155,7 +155,7 @@ def report(common: Common, options: ReportOptions) -> int:
     if not pages:
         why, fix = "no file for it was given", "add --output page.html"
         if common.output:
-            why, fix = f"{common.output[0]!r} is no page", "end the name in .html"
+            why, fix = f"{common.output[0]!r} is not an HTML file", "end the name in .html"
         raise UsageError("report writes a page", why, fix)
     folders = tuple(path for path in options.files if os.path.isdir(path))
     named = [

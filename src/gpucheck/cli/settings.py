@@ -13,7 +13,8 @@ from gpucheck.errors import UsageError
 
 # The file in the current folder that counts without --config.
 FILE = "gpucheck.toml"
-# GPUCHECK_DEVICES is similar to GPUCHECK_DEVICE by 0.97. GPUCHECK_PYTHON, another valid name, is similar by 0.67.
+# Names of variables at least this similar are a typing error. GPUCHECK_DEVICES is similar to GPUCHECK_DEVICE by 0.97,
+# and GPUCHECK_PYTHON, which the development scripts use, by 0.67.
 SLIP = 0.8
 # A settings file has a few lines. A larger file is something else, or an endless device file.
 MOST_CHARACTERS = 2**20

@@ -1,4 +1,4 @@
-"""Wrong usage: reword Typer's errors, and propose the first line that its command accepts. Loaded after an error."""
+"""Wrong usage: reword Typer's errors, and propose the first command line that is valid. Loaded after an error."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "
 # The advice on an option that a command does not have, for cases without a corrected line.
 _TIPS = {
     **{("judge", row.option): "set thresholds in a file and give it with --config FILE" for row in config.THRESHOLDS},
-    ("run", "--devices"): "the device says how many, as in --dry cuda:80GiBx2",
+    ("run", "--devices"): "give the number of GPUs with the device, as in --dry cuda:80GiBx2",
 }
 
 

@@ -87,7 +87,7 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
 
 
 def not_comparable(differences: Sequence[str]) -> str:
-    """Name the differences that make the times of two rows incomparable; with these two, the timed work is the same."""
+    """Name the differences that make the times of two rows incomparable. Launch and NUMA node are none of them."""
     return ", ".join(text for text in differences if not text.startswith(("launch ", "numa ")))
 
 
@@ -129,7 +129,7 @@ def _software(report: Report) -> dict[str, object]:
     }
 
 
-# An interval within ±5 % counts as no change. Clocks and neighbours change times by this much from day to day.
+# An interval within ±5 % counts as no change. Clocks and other load change times by this much from day to day.
 SAME_WITHIN = 0.05
 # Seven processes per side almost always detect a slowdown of 10 %, if processes differ by 2.5 %. Three detect it in
 # less than half of all cases (benchmarks/compare_power.py --simulate 2.5%).
@@ -330,7 +330,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 
 def _nothing(comparison: Comparison) -> Finding:
-    """Return the reason why nothing is compared: no measurements on a side, or none of the same on both."""
+    """Return the reason why nothing is compared: a side has no measurements, or no row is on both sides."""
     sides = (
         ("old", comparison.old_command, comparison.old_measurements),
         ("new", comparison.new_command, comparison.new_measurements),

@@ -1,6 +1,6 @@
 """`gpucheck devices` lists every device, the driver's state, faults reported by NVML, and the state of busy GPUs.
 
-`gpucheck status` adds whether torch can use the devices, from one reading within 10 s.
+`gpucheck status` also reports whether torch can use the devices, usually within 10 s.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 
 HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-# Results of cuInit by the environment or a temporary state: no memory, another libcuda, a GPU in exclusive use.
+# Results of cuInit that the environment or a temporary state causes: no memory, another libcuda, exclusive use.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
 
 
@@ -89,7 +89,7 @@ def _nothing(facts: Facts) -> Finding:
 
 def _nvml(facts: Facts) -> Finding | None:
     driver, host = facts.driver or Driver(), facts.host or Host()
-    # The finding of a device at which NVML stopped reports it.
+    # If NVML stopped at a device, that device's finding reports the error.
     if driver.nvml_error is None or any((card.state or "").startswith("not answering") for card in facts.devices):
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
@@ -123,7 +123,7 @@ def _dead(facts: Facts) -> Verdict:
 
 
 def _causes(*, cuinit: int | None = None, nvml: int | None = None, mig: bool = True) -> tuple[str | None, str | None]:
-    """Return the causes of such a result, and the fix: doctor if there are several."""
+    """Return the known causes of this result of cuInit or NVML, and the fix: `gpucheck doctor` for several causes."""
     # Imported late: a driver that answers needs no causes.
     from gpucheck.doctor.ladder import causes
 
@@ -142,7 +142,7 @@ def _no_library(host: Host) -> tuple[str, str]:
 
 def _libcuda(facts: Facts) -> Finding | None:
     driver = facts.driver or Driver()
-    # cuInit also returns this if a mask hides every GPU, which is not the driver's fault.
+    # cuInit also returns NO_DEVICE if a mask hides every GPU, which is not the driver's fault.
     if driver.cuinit_error is None or (driver.cuinit_code == NO_DEVICE and _is_masked(facts)):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
@@ -240,7 +240,7 @@ def selected(requested: str, facts: Facts) -> Facts:
     if requested == "all":
         return facts
     if not any(choose.is_named(device, requested) for device in facts.devices):
-        # `choose` resolves `auto` and words all refusals.
+        # `choose` resolves `auto` and raises all errors.
         ids = choose.choose(requested, facts).ids
         return only(facts, lambda device: device.id in ids)
     return only(facts, lambda device: choose.is_named(device, requested))
@@ -252,9 +252,9 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
     return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
 
 
-# -- status: the same and the doctor's diagnosis, each fault once ------------------------------------------------------
+# -- status: the findings of `devices` and doctor's diagnosis, each fault once ----------------------------------------
 
-# A person waits for `gpucheck status`. A slower reading is named as missing. A warm import of torch takes 2 to 4 s.
+# A person waits for `gpucheck status`, so a slower part is reported as missing. A warm import of torch takes 2 to 4 s.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has answered once answers again within milliseconds.
@@ -266,7 +266,7 @@ _TOOL_FOLDER = re.compile(r"[/\\](?:(pipx)[/\\]venvs|(uv)[/\\](?:tools|archive-v
 
 
 def status(options: StatusOptions, emit: Emit) -> None:
-    """Read the machine once and judge it like `devices` and `doctor --skip load`. Raises UsageError."""
+    """Read the machine and judge it like `devices` and `doctor --skip load`. Raises UsageError."""
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.options import DoctorOptions
 
@@ -300,7 +300,7 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
-    # The user knows an interpreter that is chosen by an option.
+    # With --python the user knows which interpreter is judged.
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
@@ -323,7 +323,9 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
 
 
 def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:
-    """Return doctor's findings, then those of `devices` without duplicates. Each GPU's own fault is reported."""
+    """Return doctor's findings, then those of `devices`, without duplicates. For a fault of one GPU, the finding of
+    `devices` is kept, unless it is the first broken stage.
+    """
     by_card = {finding.id for finding in looked if "nvml_index" in finding.evidence} - {first}
     known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
     return [

@@ -16,7 +16,7 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
 
-# Listed texts of the evidence, by path; `*` is any name. Numbers and switches of a listed part are included.
+# Listed texts of the evidence, by path; `*` is any name. Numbers and booleans of a listed part are included.
 LISTED = {
     "host": "system release architecture container nvidia_pci_addresses nvidia_device_nodes",
     "python": "version implementation",
@@ -127,7 +127,7 @@ def _text(value: Any, pattern: re.Pattern[str] = _TEXT) -> Any:
 
 
 def packed(report: Report, evidence: Evidence | None) -> bytes:
-    """Return the archive (.zip). It does not contain the user's name, the machine or the folder."""
+    """Return the archive (.zip). It does not contain the names of the user, the machine and the folder."""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members(report, evidence).items():

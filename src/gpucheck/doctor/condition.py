@@ -68,12 +68,12 @@ class Evidence:
 
     @property
     def cuda_works(self) -> bool:
-        """Return whether CUDA started and shows a device, for which all lower stages then work too."""
+        """Return whether CUDA started and shows a device. All lower stages then work for this device too."""
         return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def in_container(self) -> bool:
-        """Return whether PCI bus and kernel modules are a host's."""
+        """Return whether this is a container. Its PCI bus and kernel modules are those of the host."""
         return self.host.container is not None
 
     @property
@@ -159,7 +159,7 @@ class Condition:
     `common` patterns ("Killed") count only if the text matches `beside`, by default if it mentions GPUs, torch or
     training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns of a message that contains
     another one, which is reported if it is known. `names` are complete error names. Rows that differ only in a number
-    share their patterns, and `number` is the value of the group of that name.
+    share a pattern with the group `number`; the field `number` is the text that this group has to match.
 
     A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
     or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts

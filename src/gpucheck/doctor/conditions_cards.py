@@ -158,7 +158,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.fan",
         verdict="fail",
         title="the fan of a hot GPU stands still",
-        meaning="It is near the slowdown temperature or throttled by heat. The reading is the intended speed.",
+        meaning="The GPU is near its slowdown temperature or throttled by heat. NVML reports the intended speed.",
         fix=FIX["heat"],
     ),
     _check(
@@ -176,7 +176,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.throttled",
         title="a GPU throttles to protect itself",
-        meaning="Heat, power or the driver lowers the clock: a failure if the hardware did in both of two readings.",
+        meaning="Heat, power or the driver lowers the clock. It is a failure if two readings show a hardware reason.",
         fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
     _check(
@@ -195,7 +195,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.low_clock",
         title="a busy GPU's clock is far too low for no reported reason",
-        meaning="It is a fifth below its like or its default, with no reason by NVML, which cannot read a lock.",
+        meaning="It is a fifth below its default or GPUs of its name. NVML gives no reason, and cannot read a lock.",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
         "`--reset-memory-clocks` for the memory clock",
     ),
@@ -210,7 +210,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.clock_setting",
         verdict="info",
         title="a setting lowers a busy GPU's clock",
-        meaning="Application clocks, a display clock or sync boost cost speed: a warning from a fifth on.",
+        meaning="Application clocks, a display clock or sync boost cost speed. It is a warning if a fifth is lost.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
     ),
     _check(
@@ -228,7 +228,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.pcie_replays",
         title="the PCIe link resends packets (replays)",
-        meaning="A link resends what was damaged: a bad contact, if the counter grows fast.",
+        meaning="A link resends damaged packets. If the counter grows fast, a contact is bad.",
         fix="reseat the GPU and its riser; sudo dmesg | grep -i aer shows bus errors",
     ),
     _check(
@@ -249,14 +249,14 @@ CARDS: tuple[Condition, ...] = (
         id="devices.power_limit",
         verdict="info",
         title="the power limit is below the GPU's default",
-        meaning="It lowers the clock under load: a warning from a fifth on, or if one GPU differs from its like.",
+        meaning="It lowers the clock under load. A warning if a fifth lower, or lower than on GPUs of its name.",
         fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
     ),
     _check(
         id="devices.compute_mode",
         verdict="info",
         title="compute mode prohibited",
-        meaning="Programs get the error that the device is busy or unavailable, in exclusive mode all but one.",
+        meaning="Programs get the error that the device is busy or unavailable; in exclusive mode, all but one do.",
         fix="sudo nvidia-smi --compute-mode=0",
     ),
     _check(
@@ -280,7 +280,7 @@ CARDS: tuple[Condition, ...] = (
 )
 
 
-# Copies from GPU to GPU over PCIe: known by their texts.
+# Copies between GPUs over PCIe: doctor cannot check them, `explain` recognises their error texts.
 PEERS: tuple[Condition, ...] = (
     Condition(
         id="peers.iommu",
@@ -427,7 +427,7 @@ LOAD: tuple[Condition, ...] = (
     Condition(
         id="load.failed",
         title="the load test failed",
-        meaning="A single kernel ran; a second of matrix products and copies failed: the GPU, its power or driver.",
+        meaning="One kernel ran, but 1 s of matrix products and copies failed: check the GPU, its power, the driver.",
         fix="sudo dmesg -T | grep -i xid",
         judge=_failed,
     ),

@@ -277,7 +277,7 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id="log.sxid",
         title="NVSwitch errors (SXid) in the kernel log",
-        meaning="`Fatal` is a failure, `Non-fatal` and `Correctable` are a remark, but for a few numbers.",
+        meaning="`Fatal` is a failure; `Non-fatal` and `Correctable` are a remark, except for a few numbers.",
         settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
         fix="sudo dmesg -T | grep -i sxid",
         judge=found("log.sxid"),

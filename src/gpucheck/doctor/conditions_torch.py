@@ -84,7 +84,7 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
-    # An exception is the cause even if the process did not end, because a thread still runs.
+    # If torch raised an exception, it is the cause, even if a running thread kept the process from ending.
     if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
@@ -359,8 +359,9 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
         return None
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    # Missing recorded files are reinstalled, and a foreign cuDNN without its parts is replaced. Otherwise the fix puts
-    # torch's own cuDNN first (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182).
+    # The fix reinstalls missing recorded files, or removes the folder of an incomplete foreign cuDNN from
+    # LD_LIBRARY_PATH. Otherwise it puts torch's own cuDNN first
+    # (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182).
     again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
     code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
     fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
@@ -429,7 +430,7 @@ PACKAGES: tuple[Condition, ...] = (
         id="torch.foreign_libraries",
         verdict="warn",
         title="torch uses CUDA libraries from outside its environment",
-        meaning="It has its own, but others were loaded, usually by LD_LIBRARY_PATH: errors, other results.",
+        meaning="Others than its own were loaded, usually by LD_LIBRARY_PATH. They may cause errors or other results.",
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
     ),

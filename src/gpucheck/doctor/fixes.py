@@ -108,8 +108,8 @@ ENVIRONMENT = "~/torch-env"
 Release = tuple[int, int]
 _OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
 # The architectures in each published build on x86-64 and aarch64, and the first release built for aarch64, by
-# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. Those in all of several
-# releases are listed. Builds for 13.4 are assumed to equal those for 13.2.
+# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. If several
+# releases have a build, only the architectures of all are listed. cu134 is assumed to equal cu132.
 BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu134": (_NEW, _ARM, (2, 14)),
     "cu132": (_NEW, _ARM, (2, 12)),
@@ -138,7 +138,8 @@ RELEASES: dict[Release, tuple[str, ...]] = {
 NEWEST = max(RELEASES)
 # Architectures in all wheels of torch 1.8 to 1.13, by prefix of the build (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
-# The builds of older releases, and in PYTHONS the oldest and newest Python from a release on (the same sources).
+# The builds of older releases (the same sources). PYTHONS has rows of a release, and the oldest and newest Python of
+# the wheels from this release on.
 BUILDS_OF_TORCH_1 = {
     (1, 13): ("cu117", "cu116"),
     (1, 12): ("cu116", "cu113", "cu102"),
@@ -166,7 +167,7 @@ def number(capability: str) -> int | None:
 
 def runs_on(architecture: str, capability: int) -> bool:
     """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90)."""
-    # Machine code runs on the same major version from its minor on, PTX on its own version and all newer ones.
+    # Machine code runs on its major version with the same or a higher minor one, PTX on its own and all newer versions.
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
         return False

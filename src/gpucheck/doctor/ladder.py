@@ -103,7 +103,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for rung in RUNGS:
         state: RungState = "unknown"
-        why = answered.get(rung) or "nothing shows it: it was not asked, or cannot be read"
+        why = answered.get(rung) or "no evidence: it was not checked, or could not be read"
         if diagnosis.first is not None and rung == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
         elif rung in failed:

@@ -116,13 +116,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("assert.index", "assert.label")(
         "server",
-        "the tokenizer and the model of one folder and release, whose vocabulary (vocab_size in config.json) has all "
-        "tokens, also added ones and those of images, and a prompt within the model's length; else a newer server",
+        "use the tokenizer and the model of the same folder and release (vocab_size in config.json has to cover all "
+        "tokens, also added and image tokens), and a prompt within the model's length; else a newer server",
     ),
     of("xpu.lost")(r"error_out_of_(?:resources|\w+_memory)|returns: -5\b", becomes="oom.xpu"),
     of("mps.dtype")(
         r"float8|fp8|bfloat16",
-        "torch_dtype=torch.float16 (bfloat16 needs macOS 14); of a model in float8 its float16, GGUF or MLX version",
+        "torch_dtype=torch.float16 (bfloat16 needs macOS 14); for a float8 model, its float16, GGUF or MLX version",
     ),
     of("oom.cuda", "oom.hip")(
         r"allocating (?:[3-9]\d{5}|\d{7,})(?:\.\d+)? mib on device",
@@ -144,7 +144,7 @@ ADVICE: tuple[Advice, ...] = (
     of("oom.cuda")(lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     of("cuda.ptx", "cuinit.too_old")(
         "jetson",
-        "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
+        "rebuild the package that fails, without its old build folder, with JetPack's own nvcc for this GPU "
         "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
         "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
         title="a package was compiled by a newer CUDA than this JetPack's driver",
@@ -226,7 +226,7 @@ ADVICE: tuple[Advice, ...] = (
         "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python (python -c "
         "'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type",
         title="this macOS is too old for torch's MPS, or for an operation of it",
-        meaning="Metal gained it in the macOS that the message names.",
+        meaning="Metal supports it from the macOS version in the message on.",
     ),
     of("dist.environment")(
         r"no backend type associated with device type",
@@ -252,7 +252,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.not_implemented")(
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
-        "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
+        "x.float() before the call, if x holds values; if x is an index or a label, pass it as another argument",
         title="an operation got integers or booleans, for which it has no code",
     ),
     of("tensor.dtype")(
@@ -274,7 +274,7 @@ ADVICE: tuple[Advice, ...] = (
         "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
         "NCCL_SOCKET_FAMILY=AF_INET where an address begins with fe80; the firewall has to let NCCL through",
         title="NCCL tries to reach a rank by an interface that does not lead there",
-        meaning="The other rank told an address of an interface that this machine has no way to.",
+        meaning="The other rank reported the address of an interface that this machine cannot reach.",
         certainty="strong",
     ),
     of("dist.world_size")(
@@ -489,7 +489,7 @@ ADVICE: tuple[Advice, ...] = (
     of("vllm.start", "sglang.start")(
         r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
         "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
-        "newer release (or the last that worked), and fewer options at once, tell whether the model or an option it is",
+        "newer release (or the last that worked), and fewer options at once, show whether the model or an option fails",
     ),
     of("dist.tcp")(
         lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,

@@ -13,7 +13,7 @@ _CUDAS = (
     *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
     *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
 )
-# The version that the other GPUs of an AMD family run as.
+# The HSA_OVERRIDE_GFX_VERSION for the other GPUs of an AMD family, by the beginning of its gfx numbers.
 _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Reasons why xFormers does not take an operator.
 _NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
@@ -177,7 +177,7 @@ ADVICE: tuple[Advice, ...] = (
         "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
         "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
         "ROCM_DOCKER_ARCH=gfxNNN); a program on torch needs both built: torch.cuda.get_arch_list() has to name it too, "
-        "in an image that of its base",
+        "and so has the torch of an image's base",
     ),
     of("hip.arch")(
         lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
@@ -249,7 +249,7 @@ ADVICE: tuple[Advice, ...] = (
         r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
         "python -m pip install -U bitsandbytes accelerate with the interpreter that runs the program, then start it "
         "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
-        "to be True: older releases of transformers say the same where it is not",
+        "to be True: older releases of transformers raise the same error if it is False",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
         meaning="transformers asks which packages are installed once, as it is imported.",
     ),
@@ -278,7 +278,7 @@ ADVICE: tuple[Advice, ...] = (
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
         lambda facts: (
-            "on PATH the bin folders of what it wants: CUDA 11.8 and cuDNN 8 before 1.19, CUDA 12 and cuDNN 9 since"
+            "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
             if facts.holds(r"microsoft\.ml|nuget")
             else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
             "CUDA and cuDNN of the message; then onnxruntime.preload_dlls() (1.21 or newer) or import torch before the "
@@ -295,7 +295,7 @@ ADVICE: tuple[Advice, ...] = (
         title="TensorFlow does not find CUDA's libraries, and uses the CPU",
     ),
     of("compile.missing", "compile.compiler")(
-        # These releases bring a small compiler; torch.compile asks for cl.exe.
+        # triton-windows brings a small C compiler for Triton; torch.compile itself needs cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         'pip install -U "triton-windows<3.5" brings 3.4, for torch 2.8; 3.2 is for 2.6, 3.3 for 2.7, 3.5 for 2.9',
     ),
@@ -371,7 +371,7 @@ ADVICE: tuple[Advice, ...] = (
         "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
         "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
         "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
-        title="the driver did not come through a suspend",
+        title="the driver did not resume after a suspend",
         meaning="It has to save the GPU's memory before a suspend and to start its firmware again after it.",
         certainty="hint",
     ),
@@ -413,7 +413,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("pip.torch")(
         lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
-        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes from 0.49 on alone",
+        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes only from 0.49 on",
     ),
     of("pip.torch", "torch.cpu_only")(
         lambda facts: (
@@ -568,12 +568,12 @@ ADVICE: tuple[Advice, ...] = (
     of("xformers.setup")(
         _operators(_NOT_BUILT),
         "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
-        "install --no-deps xformers==VERSION; or pip uninstall xformers, torch's own attention does without",
+        "install --no-deps xformers==VERSION; or pip uninstall xformers, because torch's own attention replaces it",
         title="xformers was built without its CUDA code",
     ),
     of("xformers.setup")(
         _operators(_TOO_OLD),
-        "pip uninstall xformers: torch's own attention does without; or a newer xformers, where the GPU is newer",
+        "pip uninstall xformers: torch's own attention replaces it; or a newer xformers, where the GPU is newer",
         title="xformers has no operator for this GPU",
     ),
     of("attention.kernel")(
@@ -589,7 +589,7 @@ ADVICE: tuple[Advice, ...] = (
     of("import.dll", "attention.package")(
         r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
         r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
-        "where vcruntime140.dll msvcp140.dll libiomp5md.dll shows copies: rename old ones beside python.exe, or update "
+        "`where vcruntime140.dll msvcp140.dll libiomp5md.dll` shows all: rename old ones beside python.exe, or update "
         "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
         "before PyQt and the like",
         title="a DLL was found and failed as it started (error 1114)",
@@ -700,7 +700,7 @@ ADVICE: tuple[Advice, ...] = (
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
         title="an extension's build of an earlier run is incomplete",
-        meaning="torch found its folder and took it for built.",
+        meaning="torch found the build folder and assumed that the build was complete.",
     ),
     of("compile.ptxas")(
         "ptxas",

@@ -147,7 +147,7 @@ PAGES: dict[str, Id] = {
 
 def of_condition(condition: Condition) -> Condition:
     """Return a condition of doctor as a text, which proves nothing, so that the step is `gpucheck doctor`."""
-    fix = f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor"
+    fix = f"gpucheck doctor verifies it; if it is the cause: {condition.fix}" if condition.fix else "gpucheck doctor"
     # The patterns count only in texts about GPUs, because other programs print similar messages.
     common, checked = condition.patterns, (condition.id,)
     return replace(condition, patterns=(), common=common, fix=fix, certainty="hint", conditions=checked, judge=None)
@@ -246,7 +246,7 @@ def _answer(match: Match) -> TextMatch:
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
-        title="an allocation failed, and not for want of memory" if read.doubt else text.title,
+        title="an allocation failed although memory was free" if read.doubt else text.title,
         meaning="" if read.doubt else text.meaning,
         certainty="hint" if read.doubt else match.certainty,
         then=then,

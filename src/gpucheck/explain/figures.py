@@ -183,7 +183,7 @@ _AMPLE = 4
 # The most that a process holds besides torch's memory: context, kernels, and buffers of cuBLAS, cuDNN and NCCL.
 # Published messages show 0.1 to 2.4 GiB.
 _CONTEXT = round(2.5 * GIB)
-# torch writes three sizes with two decimals: together they are this far from the exact sum.
+# torch writes three sizes with two decimals, so their sum differs from the exact one by at most about this.
 _ROUNDED = round(0.03 * GIB)
 _PROCESS = rf"Process (\d+) has ({_SIZE}) memory in use"
 # Wordings: torch up to 2.0 in brackets, torch from 2.1 in sentences, llama.cpp, JAX and ONNX Runtime.
@@ -225,7 +225,7 @@ OFFLOAD = (
 
 
 # The steps where the numbers speak against a full GPU.
-_AGAIN, _NONE = "start it again with nvidia-smi beside it", "nvidia-smi has to show memory, of which torch sees none"
+_AGAIN, _NONE = "run it again and watch nvidia-smi meanwhile", "torch sees no memory: check that nvidia-smi shows some"
 
 
 def _memory(name: str, said: str, around: str) -> Figures:
@@ -429,11 +429,12 @@ def _since_then(found: Numbers) -> str:
     )
 
 
-# The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
+# The step for an architecture in the list of a build that is not that of this GPU.
 _NOT_OWN = (
     "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
     "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
 )
+# The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
 _TOOLKITS = (
     (
         r"[1-4]\d",
@@ -564,7 +565,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
         "the GPU that was asked for[ ({asked})] does not exist on this host",
         "nvidia-smi -L on the host lists GPUs and MIG instances: name one in --gpus, NVIDIA_VISIBLE_DEVICES or the "
-        "compose file's device_ids, or in the script's argument (a word there: a variable was empty)",
+        "compose file's device_ids, or in the script's argument (an option as its value: a variable was empty)",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
@@ -673,8 +674,8 @@ _READINGS: tuple[Reading, ...] = (
             r"memory utilization \((?P<utilization>\d+\.?\d*)",
         ),
         (
-            "of {total_bytes} {free_bytes} free, vLLM wants {desired_bytes}",
-            "one request of {max_length_tokens|the full} tokens needs {needed_bytes} of cache, {available_bytes} left",
+            "{free_bytes} of {total_bytes} free, vLLM wants {desired_bytes}",
+            "one request[ of {max_length_tokens} tokens] needs {needed_bytes} of cache, {available_bytes} left",
             "the cache holds {fits_tokens} tokens, a request may have {max_length_tokens}",
         ),
         _vllm_then,
@@ -749,7 +750,7 @@ _READINGS: tuple[Reading, ...] = (
         "nvcc.host_compiler",
         r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
         "this nvcc takes only a gcc before {refused_gcc}",
-        "a newer CUDA toolkit: this one knows no compiler of today",
+        "a newer CUDA toolkit: this one supports no current compiler",
     ),
     Reading(
         "cudnn.version",

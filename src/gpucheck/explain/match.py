@@ -370,7 +370,7 @@ def _without_reports(lines: Sequence[Line]) -> list[Line]:
 
 # A pattern with more matches in a log than this says nothing new. Only its first and last matches are used.
 _MOST_PLACES = 100
-# The most characters, without spaces, of a line that people read.
+# A line that people read has at most about this many characters, without spaces.
 _SAME_LINE = 500
 # The ranges that a pattern matches, by the number in the match; "" has all, because `xid.unknown` takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
@@ -420,7 +420,8 @@ _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
     r"(is|was|are) (gone|fixed|solved|ruled out|excluded|unlikely|not the (issue|problem|cause|case|reason)))"
 )
-# Words of a discussion that is settled or about a change. It asks nothing, unless a program printed a text in it.
+# Words of a discussion that is solved, or about a pull request. Its texts do not count, unless a program's output is in
+# it.
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
@@ -482,7 +483,7 @@ class _Place:
     line: Line
 
     def within(self, other: _Place) -> bool:
-        """Return whether a longer match, which is not its consequence, covers this one and says as much."""
+        """Return whether `other` is a longer match that covers this one, says as much and is not its consequence."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
         brought_about = self.text.id.startswith(other.text.follows)
@@ -709,7 +710,8 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
             or ("rank" in other.line.prefix and "rank" in place.line.prefix and other.line.prefix != place.line.prefix)
         )
     }
-    # The program continued after an earlier traceback. Beside a line of a log any unknown error may have ended it.
+    # The program continued after an earlier traceback. If the first match is a log line, any unknown error may have
+    # ended the program.
     is_logged = place.line.kind == "plain" and not _KERNEL.search(place.line.text)
     later = [
         line for line in unknown if (line.group > place.line.group or is_logged) and not _PASSED_ON.search(line.text)

@@ -65,8 +65,8 @@ def install_torchvision(facts: Facts) -> str:
     if match is None:
         return (
             "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
-            f"2.N.P (0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url {fixes.INDEX}/TAG, TAG what "
-            "torch.__version__ shows behind the + (cpu, cu128)"
+            f"2.N.P (0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url {fixes.INDEX}/TAG, where TAG is "
+            "what torch.__version__ shows after the + (cpu, cu128)"
         )
     beside = f" torchaudio=={facts.torch}" * facts.holds(r"\btorchaudio\b")
     index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
@@ -118,7 +118,7 @@ def find_version(facts: Facts) -> str:
             f"{'a newer' if is_new else 'an older'} torch: pip index versions torch shows what this Python has"
         )
     elif facts.wanted and not is_index:
-        step = f"--index-url {fixes.INDEX}/{facts.wanted} behind the same command: PyPI has no +{facts.wanted}"
+        step = f"add --index-url {fixes.INDEX}/{facts.wanted} to the command: PyPI has no +{facts.wanted}"
     else:
         return ""
     return f"{step}. Its wheels are for Python {range_}" if range_ else step
@@ -133,18 +133,18 @@ def server_share(facts: Facts) -> float:
 def install_for_amd(facts: Facts) -> str:
     if "rocm" in facts.platforms and "windows" not in facts.platforms:
         return (
-            f"pip uninstall {facts.extension or 'the package that asks for it'}, which was built for CUDA, then its "
+            f"pip uninstall {facts.extension or 'the package that asks for it'}, which was built for CUDA; use its "
             "release for ROCm: vLLM the image rocm/vllm (SGLang the image lmsysorg/sglang, a tag with rocm, or its "
             "sources by pip install -e 'python[all_hip]'); PYTHONNOUSERSITE=1 where it lies in ~/.local"
         )
     if "windows" in facts.platforms:
         return (
-            "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; of "
+            "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; for "
             "other packages their release for ROCm or DirectML"
         )
     return (
         "pip uninstall torch torchvision torchaudio, then install them from PyTorch's index for ROCm (the selector on "
-        f"pytorch.org names it: {fixes.INDEX}/rocmX.Y); of {facts.extension or 'other packages'} the release for ROCm"
+        f"pytorch.org names it: {fixes.INDEX}/rocmX.Y); for {facts.extension or 'other packages'} the release for ROCm"
     )
 
 
@@ -159,7 +159,7 @@ def of_server(name: str, then: str, facts: Facts) -> str:
         return "its image for ROCm: vLLM rocm/vllm (SGLang lmsysorg/sglang, a tag with rocm)"
     return (
         "in a new environment vLLM uv pip install -U vllm --torch-backend=auto (SGLang uv pip install -U sglang): it "
-        "brings the one torch that it fits; before driver 580 vLLM the +cu129 wheel of its releases page (SGLang the "
+        "brings the only torch it supports; before driver 580 vLLM the +cu129 wheel of its releases page (SGLang the "
         "image lmsysorg/sglang, a tag with cu12)"
     )
 
@@ -171,7 +171,7 @@ def filled(then: str, facts: Facts) -> str:
         then = re.sub(r"\b8(\.?)7\b", r"7\g<1>2", then)
     is_known = "torch==VERSION" in then and fixes.release_of(facts.torch) is not None
     then = then.replace("torch==VERSION", fixes.pinned(facts.torch)) if is_known else then
-    # The packages of torch's release change with it.
+    # torchvision and torchaudio are reinstalled together with torch.
     extra = "".join(f" {name}" for name in ("torchvision", "torchaudio") if name in facts.names)
     then = re.sub(r"pip install (?:--force-reinstall )?'?torch(?:==[^\s']+)?'?(?= --index-url)", rf"\g<0>{extra}", then)
     named = re.search(r"\bcu\d{3}\b", f"{facts.wanted} {facts.build} {facts.text}")
@@ -402,8 +402,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         ("import.library", "import.nvjitlink"),
-        "where NAME.dll tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
-        "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN of the version in the name",
+        "`where NAME.dll` tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
+        "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN whose version is in the name",
     ),
     (
         "windows",

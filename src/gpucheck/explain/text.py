@@ -23,7 +23,7 @@ proof, strong, hint = (functools.partial(text, certainty) for certainty in CERTA
 CUDA_SAYS = (
     r"(CUDA(RT)? (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error (\(?[a-z]:)?[^\s:]{1,200}:\d+(\):)?|"
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
-    # NCCL; its lack of memory has its own row.
+    # NCCL. Its message about a lack of memory has its own row.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
     r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|"
     # Triton Inference Server and gpu-burn.
@@ -51,14 +51,14 @@ SERIALIZE = (
     "shows the driver's messages"
 )
 
-# The step for full memory where nothing else is known; `facts.room` replaces it by that of the program in the paste.
+# The step for full memory if nothing else is known; `steps.room` replaces it by that of the program in the paste.
 SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 # The servers' options are written `vLLM … (SGLang …)`; `step` keeps those of the server in the paste.
 BACKEND = (
     "another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
     "VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton)"
 )
-# Windows resets a GPU whose kernel runs longer.
+# Windows resets a GPU whose kernel runs longer than TdrDelay, by default 2 s.
 TDR = (
     "a longer limit, as administrator in Windows: reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v "
     "TdrDelay /t REG_DWORD /d 60 /f, and restart it"

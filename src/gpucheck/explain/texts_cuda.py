@@ -192,7 +192,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is not compatible with devices with SM <",
         meaning="The GPU is newer or older than every architecture that the wheel was built for.",
         fix=_ARCHITECTURES,
-        # A warning about one GPU; these end a program on any.
+        # This is a warning about one GPU; these errors end a program on any GPU.
         follows=("quant.", "oom.", "tensor.", "dist.", "nccl.", "compile.resources"),
     ),
     proof(
@@ -387,7 +387,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Attempting to use hipBLASLt on an? unsupported architecture",
         r"GPU archs? of .{0,40}(is|are) (invalid|not supported)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
-        fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround a near relative's: "
+        fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
         "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never another generation's",
     ),
     strong(

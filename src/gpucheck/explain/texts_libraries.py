@@ -140,7 +140,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CUSOLVER_STATUS_\w+|cuSolver internal error|operation cusolver\w+\(.{0,60}\) failed",
         r"CUSOLVER API failed",
         meaning="Memory is full, or a matrix holds NaN or infinities.",
-        fix="torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        fix="torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') uses MAGMA instead",
         follows=_BEFORE_LIBRARIES,
     ),
     hint(
@@ -251,7 +251,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "nccl.internal",
-        "NCCL failed inside",
+        "NCCL reports an internal error",
         r"ncclInternalError",
         _NCCL + "internal error",
         meaning="A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
@@ -565,7 +565,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
         r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
         meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
-        "HalfTensor against FloatTensor is the data type.",
+        "HalfTensor and FloatTensor differ in the data type.",
         fix=_TO,
     ),
     proof(
@@ -632,7 +632,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
         r"Not compiled with (GPU|CUDA) support|implementation for device \w+(:\d)? not found",
         r"is not implemented on (CPU|GPU|CUDA)\b",
-        meaning="An extension was built for the CPU alone, or a torch without CUDA is beside a package with it.",
+        meaning="An extension was built for the CPU alone, or the package has CUDA code and torch has none.",
         fix="reinstall the package that the operation's name begins with, at the version made for this torch "
         "(torchvision: pip list | grep -i torch, both with or both without +cu…); an operation of aten:: is of "
         "torch: x.cpu() for that call, a sparse tensor first .to_dense()",
@@ -642,7 +642,7 @@ TEXTS: tuple[Condition, ...] = (
         "tensor.magma",
         "this torch has no MAGMA, which an operation of linear algebra needs on the GPU",
         r"requires compiling PyTorch with MAGMA|PyTorch (was )?compiled without MAGMA|built with MAGMA support",
-        meaning="PyTorch's wheels for CUDA on x86-64 have it; builds for other processors, and own ones, often not.",
+        meaning="PyTorch's wheels for CUDA on x86-64 have it; other builds, also your own, often lack it.",
         fix='x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
     ),
     proof(
@@ -664,7 +664,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "tensor.placed",
-        "a model was moved that is placed already",
+        "a model that is already on its devices was moved",
         r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit",
         r"loaded in `?bitsandbytes`? .{0,12}and (moving it|conversion) .{0,60}not supported",
         r"parallel_apply\.py.{0,3000}bitsandbytes[/\\].{0,900}shapes cannot be multiplied",
@@ -692,7 +692,7 @@ TEXTS: tuple[Condition, ...] = (
         "the name of a device is not understood",
         r"Invalid CUDA '?(--)?device ?=?'?cuda'? requested|Invalid device string",
         r"Expected one of cpu, cuda, ipu, xpu|Device string must not be empty",
-        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and its kin want the GPU's number alone.",
+        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and similar take only the GPU's number.",
         fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
     ),
     proof(
@@ -718,7 +718,7 @@ TEXTS: tuple[Condition, ...] = (
         r"ggml_metal\w*: error: failed to (create|allocate)|command buffer exited with error status",
         r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
         r"Caused GPU (Hang|Timeout|Address Fault) Error",
-        meaning="A kernel took too long, touched foreign memory, or ended with another program's. Results are lost.",
+        meaning="A kernel took too long or used memory outside its own, or another program failed. Results are lost.",
         fix="use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
         follows=("oom.mps",),
     ),

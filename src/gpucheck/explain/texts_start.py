@@ -7,19 +7,19 @@ from gpucheck.explain.text import CUDA_SAYS, by_code, hint, proof, strong
 from gpucheck.messages import FIX
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
-# What keeps the driver from starting; what CUDA and torch say then follows from it.
+# Errors that keep the driver from starting. The messages of CUDA and torch then follow from them.
 _DRIVER_DOWN = (
     *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "nvml.unknown", "kernel.", "bus.", "xid.", "container."),
     "nvml.wsl",
     *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
 )
 
-# What people type, and nothing beside it.
+# The bounds of a pattern for a short text that a person typed, without other text.
 _TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
 
 
 def _code(number: int) -> tuple[str, ...]:
-    """Return how programs beside torch tell the number that the driver answered."""
+    """Return patterns for the driver's error number as programs other than torch print it."""
     return (
         rf"\b(cuInit|cudaGetDeviceCount|cudaSetDevice|cuDeviceGetCount|cudaGetDevice)\b\W{{0,4}}"
         rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
@@ -47,7 +47,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.34",
         "the libcuda that is found is a stub, or older than the program's CUDA",
         r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
-        # Names of the driver's interface; the others are of libraries.
+        # Functions of libcuda. The excluded names are those of CUDA's other libraries.
         r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) brings a libcuda that was loaded instead "
         "of the driver's; or the driver does not have the function yet.",
@@ -78,7 +78,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
-        meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, a container none, or the driver sees none.",
+        meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
@@ -202,7 +202,7 @@ TEXTS: tuple[Condition, ...] = (
         *_code(999),
         r"OS call failed or operation not supported on this OS",
         r"(cudaError|CUDA_ERROR_)Operating_?System\b",
-        CUDA_SAYS + r"(?<!\d)unknown error",  # behind a line of a source CUDA had started
+        CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or not allowed, the memory "
         "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
@@ -243,7 +243,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "torch.no_accelerator",
-        "torch has no device beside the CPU",
+        "torch has no device other than the CPU",
         r"no usable GPU found|Torch is not able to use GPU",
         r"\bNoDevicesFound\b.{0,60}gpu",
         r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
@@ -261,7 +261,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(available|detected|found|recognized|visible|working|used)" + _END,
         _TYPED
         + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
-        # GPU 7, GPU memory and CUDA's toolkit are other matters than that there is no GPU.
+        # Texts about GPU 7, GPU memory or CUDA's toolkit do not say that there is no GPU.
         + r"(?!s? (\d|memory|toolkit))"
         + _END,
         _TYPED
@@ -313,7 +313,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Driver/library version mismatch|RM has detected an NVML/RM version mismatch|NVRM: API mismatch",
         r"NVML(_ERROR|Error)_LibRmVersionMismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH",
         r"kernel (module )?version .{0,40}does not match DSO version",
-        meaning="The driver was updated but its old module is still loaded, or a container brings own libraries.",
+        meaning="The driver was updated but its old module is still loaded, or a container has its own libraries.",
         fix="end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
         "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
         "shows packages of two driver versions, of which one has to go",
@@ -428,8 +428,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
         r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
         meaning="Other pods have the GPUs, the node's device plugin does not run, or the GPUs are marked unhealthy.",
-        fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device "
-        "plugin or the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu. If it is 0 or absent, the device "
+        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs",
         follows=("nvml.", "container.", "xid."),
     ),
     strong(
@@ -531,7 +531,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvml.pynvml",
         "the pynvml package is deprecated",
         r"pynvml package is deprecated",
-        meaning="A warning alone: the maintained package of the same module is nvidia-ml-py.",
+        meaning="Only a warning: the maintained package of the same module is nvidia-ml-py.",
         fix="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
     ),
     proof(

@@ -1,4 +1,4 @@
-"""The command `fleet check`: the parts of a node's check, each in a child with a time limit, into one document."""
+"""The command `fleet check`: run each part of a node's check in a child with a time limit; write one document."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
 
 
 def _of_node(finding: Finding) -> Finding:
-    """Return a finding of doctor about the node. An unusable torch leaves the node undecided instead of bad."""
+    """Return a finding of doctor as one of the node. If torch is unusable, the node is undecided and not bad."""
     is_of_torch = finding.verdict == "fail" and finding.evidence.get("rung") in OF_TORCH
     return replace(finding, verdict="inconclusive") if is_of_torch else finding
 
@@ -302,7 +302,7 @@ def figure_of(row: Measurement) -> NodeFigure | None:
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """Return settings that siblings should share: versions, and GPU settings by model, but no values of variables."""
+    """Return settings that siblings should share: versions, and GPU settings by model; no environment variables."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     settings = {
         "gpucheck": gpucheck.__version__,

@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 
 # RFC 1123 names, with the underscore of many clusters. A shell takes a leading dash for an option.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
-# The largest machines have some ten thousand nodes; more is a slip of the keyboard, or an attack.
+# The largest machines have some ten thousand nodes; a number above this is a typing error, or an attack.
 MOST_NODES = 200_000
 MOST_BYTES = 16 * 2**20
 # Names in Slurm have one or two pairs of brackets.

@@ -17,7 +17,7 @@ _CHECK = of(
     Id(
         "fleet.devices",
         "the node has its GPUs",
-        "No GPU was found on the node, or fewer than --devices requires.",
+        "No GPU was found on the node, or another number than --devices requires.",
         "gpucheck doctor; --devices 0 for a node without GPUs",
     ),
 )
@@ -33,13 +33,13 @@ _JUDGE = of(
         "fleet.suspect",
         "few enough nodes are bad",
         "More nodes than --max-bad are slow or silent. The check itself, a driver or a shared service is the more "
-        "likely cause. No node is drained.",
+        "likely cause. Only nodes that failed their check are drained.",
         "check one of them by hand; if they are really bad and no more than a quarter, raise --max-bad",
     ),
     Id(
         "fleet.siblings",
         "every device has enough siblings",
-        "Fewer than five nodes have the same model, so its speed is not judged.",
+        "Fewer than five nodes have the same model, so its nodes are not compared with each other.",
         "gpucheck bench matmul --min-percent-of-peak 80 judges by the data sheet",
     ),
     Id(
@@ -73,18 +73,18 @@ _JUDGE = of(
         "A node that is not in --expect left a document.",
         "correct the list, or the folder",
     ),
-    Id("fleet.old", "no document of an earlier start", "It has this run's ID but is older.", "a separate --run ID"),
+    Id("fleet.old", "no document of an earlier start", "A document of this run is hours older.", "a separate --run ID"),
     Id("fleet.other_run", "documents of one run", "Documents of other runs in the folder are left out.", "--run ID"),
     Id(
         "fleet.forged",
         "documents are their node's own",
         "Owner, file name and the host inside do not match.",
-        "find out who wrote it; the node is silent if --expect names it, else undecided",
+        "find out who wrote it; without another document, the node that its file is named after is undecided",
     ),
     Id(
         "fleet.unreadable",
         "documents can be read",
-        "It is cut off, too large, too deep, or not a document of gpucheck. The node that its file is named after is "
+        "A document is cut off, too large, too deep, or not one of gpucheck. The node that its file is named after is "
         "silent.",
         "run the check again on that node",
     ),

@@ -58,7 +58,7 @@ def judge(
     """Judge all nodes of one run.
 
     `expected` are the names of the nodes or their number; by default the number that most launchers report. `max_bad`
-    is the share of nodes that may be bad before the check itself is suspect. `devices` is the number of GPUs that each
+    is the share that may be slow or silent before the check is suspect. `devices` is the number of GPUs that each
     node must have. Raises UsageError if it is not clear which of several runs to judge.
     """
     chosen = _run_of(documents, refused, run)
@@ -304,8 +304,8 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     """Return nodes with fewer devices than usual for their GPU, and whether enough nodes agree to call that bad.
 
     Every node with another number than `--devices N` is bad; a document of an older gpucheck has no number of GPUs.
-    Nodes are compared with those of the same GPU, nodes without a GPU with all. Nodes with fewer devices than at least
-    a quarter of the nodes are undecided if no number is the usual one.
+    Nodes are compared with those of the same GPU, nodes without a GPU with all. If no number is usual, a node is
+    undecided if at least a quarter of the nodes have another, larger number.
     """
     ended = {host: document for host, document in nodes.items() if document.exit is not None}
     gpus = {host: [device.name for device in row.devices if device.id != "cpu"] for host, row in ended.items()}

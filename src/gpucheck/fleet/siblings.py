@@ -28,9 +28,9 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 
 # The standard deviation of a normal distribution in MADs.
 _NORMAL = 1.4826
-# Of so many even fleets, at most one may have a device reported as slow, or as possibly slow.
+# Of this many fleets without a slow device, at most one may have a device reported as slow, or as possibly slow.
 EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
-# `lowest` tests several values. Together they exceed its level by up to half, by simulation.
+# `lowest` tests several values, so its error rate exceeds its level by up to half, by simulation.
 STEPS = 1.5
 # The median of fewer devices on a node depends too much on the device itself.
 LEAST_DEVICES = 4
@@ -55,7 +55,7 @@ def place(
     by_node = runs.by(lambda index: members[index][0], range(len(members)))
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = {index: log - centre for index, log in enumerate(logs)}
-    # A value is left out of its own median, because one of three values would have no distance otherwise.
+    # A device is left out of the median it is compared with, because it would pull that median towards itself.
     in_node = {
         index: logs[index] - stats.median([logs[other] for other in own if other != index])
         for own in by_node.values()
@@ -85,8 +85,8 @@ def _is_low(distance: float) -> bool:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# The share of sound fleets in which a node may be reported as slow, by all figures together and by single ones, and the
-# share for possibly slow: at most one sound fleet in 10 has such a node or device.
+# The share of sound fleets in which each of the two tests (all figures together, single figures) may report a node as
+# slow, and as possibly slow. At most one sound fleet in 10 has a possibly slow node or device.
 NODE_LEVEL, NODE_LEVEL_MAYBE = 0.004, 0.03
 # The fewest nodes and their share on each side of two modes, and the gap in standard deviations within the sides.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
@@ -103,7 +103,7 @@ def node_threshold(nodes: int, level: float) -> float:
 
 
 def lowest(values: Mapping[Named, float], level: float) -> tuple[Named, ...]:
-    """Return the names whose values are too low for the others, lowest first: at most a quarter of them, or one.
+    """Return the names whose values are outliers below the others, lowest first: at most a quarter of them, or one.
 
     Each value is compared with the mean of the values above it, in units of s * sqrt(1 + 1/(n - 1)) (leave-one-out t).
     The last value beyond its threshold and all lower ones count, as in Rosner's generalised procedure (1983), so that

@@ -30,14 +30,16 @@ from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # cudaErrorMemoryAllocation of driver_types.h.
 CUDA_OUT_OF_MEMORY = 2
-# Current GPUs stay near or below 3 GHz, so a hold computed with this clock is at least as long as asked.
+# Current GPUs stay near or below 3 GHz, so a delay (`hold`) computed with this clock is at least as long as requested.
 FALLBACK_CLOCK_HZ = 3e9
-# Limits of a time between two time stamps: a day means a broken clock; below CUDA's resolution (0.5 µs) a time is 0.
+# Limits of a time between two time stamps: more than a day means a broken clock; CUDA reports 0 for a time below its
+# resolution (0.5 µs).
 MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # The errors that torch raises for an unusable device. AssertionError: torch was built without the backend.
 # DeferredCudaCallError: CUDA failed to start.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-# An estimate: other processes have started or ended on the device, and the driver is awake, after this time.
+# The wait before the second attempt: by then (an estimate) other processes have finished starting or ending on the
+# device, and the driver is awake.
 _SETTLES_S = 0.5
 # The numbers that a kernel has to compute as a proof that it works: integers that float32 represents exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
@@ -204,7 +206,7 @@ class Accel:
 
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
-        """Limit torch's reserved memory to a fraction of the device's total; return None if the device cannot."""
+        """Return a function that limits torch's reserved memory to a fraction of the device's memory, or None."""
         limit = getattr(self.module, "set_per_process_memory_fraction", None)
         if limit is None or self.is_cpu:
             return None
@@ -276,7 +278,7 @@ class Accel:
 
 
 def has_context(accel: Any) -> bool:
-    """Return whether this process has a context on the accelerator. Freeing pinned memory may fail in one."""
+    """Return whether this process has a context on the device and can pin memory: freeing that may then fail."""
     started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
     return bool(accel.can_pin and accel.device.type != "cpu" and started())
 

@@ -21,7 +21,7 @@ from gpucheck.report.facts import Device
 ANSWER_S = 5.0
 # Without persistence mode the driver first starts each unused GPU, in 1 to 3 s each (NVIDIA, Driver Persistence).
 START_OF_A_CARD_S = 3.0
-# The beginning of the state of a GPU at which NVML hung or ended its process, and the state of the GPUs after it.
+# The prefix of the state text of a GPU at which NVML hung or crashed its process, and the state of the GPUs after it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
@@ -37,8 +37,8 @@ def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
 class DeviceReading:
     """One device as one library reports it.
 
-    `unknown` has the reason of each field, `group/field` or `*` (all others) without a value. `lacks` are the fields
-    that a later line of the child supplies.
+    `unknown` maps each field without a value (`group/field`, or `*` for all others) to the reason. `lacks` are the
+    fields that a later line of the child supplies.
     """
 
     device: Device
@@ -132,7 +132,7 @@ class Door:
     ) -> tuple[list[Line], str | None]:
         """Return the lines of the answer, and the reason why they are incomplete, or None.
 
-        `each_s` limits the wait for all lines but the first. `slow` is called if that takes longer than `ANSWER_S`.
+        `each_s` limits the wait for every later line. `slow` is called if the first line takes longer than `ANSWER_S`.
         """
         lines: list[Line] = []
         try:

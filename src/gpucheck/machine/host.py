@@ -51,7 +51,7 @@ def memory(root: Path = ROOT) -> HostMemory:
 
 
 def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit of this process's control groups, and the least left below one, in bytes."""
+    """Return the lowest memory limit of this process's control groups and the least memory left in one, in bytes."""
     # Both are None without a limit. Inactive file pages do not count as used: the kernel frees them under pressure.
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):

@@ -46,7 +46,8 @@ MOST_NAMED = 100
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 TEMPERATURE_GPU = 0
-# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off; the hardware lowers the clock; the driver does so.
+# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off (SHUTDOWN); the hardware lowers the clock (SLOWDOWN); the
+# driver lowers it (by the temperature of memory or GPU).
 THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # nvmlPageRetirementCause_t: why a page was retired
 # Application clocks are set for the graphics domain, which includes the SMs.
@@ -272,7 +273,7 @@ DETAILS: tuple[Field, ...] = (
     _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
     _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
     _row("shutdown_celsius", "TemperatureThreshold", THRESHOLD_SHUTDOWN, convert=above_zero),
-    # A percentage of the highest speed intended for noise; it may exceed 100, by the manual of nvidia-smi.
+    # A percentage of the speed at the product's maximum noise level; it may exceed 100 (manual of nvidia-smi).
     _row("fan_percent", "FanSpeed", convert=float),
     _watts("power_w", "PowerUsage"),
     _watts("power_limit_w", "EnforcedPowerLimit"),
@@ -335,7 +336,7 @@ SRAM = "sram_ecc"
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
-# -- asking: a value that can be true, or the reason why there is none -------------------------------------------------
+# -- queries: a plausible value, or the reason why there is none ------------------------------------------------------
 
 # nvmlReturn_t of nvml.h: the reason for a missing value. Other codes keep nvidia-ml-py's text.
 REASONS = {

@@ -277,8 +277,8 @@ class TorchProbe:
     """The report of `torch_probe_child` on an interpreter and its torch. None is unknown: an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run` or `end`. `error` is what ended the
-    probe early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is why gpucheck stopped
-    waiting for a reason that says nothing about torch, `unstarted` why the interpreter cannot be started.
+    probe early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is the reason why gpucheck
+    stopped waiting, if it says nothing about torch; `unstarted` is why the interpreter cannot be started.
 
     `active_elsewhere` is the variable that names an active environment whose programs do not get this torch. `versions`
     maps a distribution to its installed versions. `shadowed_by` are files in the current folder that hide torch or a

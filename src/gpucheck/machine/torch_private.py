@@ -87,7 +87,7 @@ _TABLE = (
     Private("torch.ops.aten.lift_fresh.default._op_dk", _SIMULATION, _AUTOCAST),
     Private("torch.library.Library._destroy", _SIMULATION, _AUTOCAST),
     Private("torch.serialization._package_registry", _SIMULATION, "torch.load"),
-    Private("torch.nn.Module()._forward_hooks", _SIMULATION, "what hooks hold"),
+    Private("torch.nn.Module()._forward_hooks", _SIMULATION, "tensors that hooks hold"),
     Private("torch.nn.Module()._parameters", ("batches",), vital=True),
     Private("torch.nn.Module()._buffers", ("batches",), vital=True),
     Private("torch.nn.parameter.UninitializedTensorMixin._allowed_methods", _BOTH, "lazy modules"),

@@ -383,7 +383,7 @@ def main() -> None:
 
 # -- a short load ------------------------------------------------------------------------------------------------------
 
-# A product of this size keeps the largest GPU busy for longer than its call takes (0.2 ms on an H200), in 96 MiB.
+# A product of this size keeps the largest GPU busy for longer than its call takes (0.2 ms on an H200). It uses 96 MiB.
 SIDE = 4096
 PRODUCTS = 4  # between two readings of the clock
 # Some links wake up only for a copy.

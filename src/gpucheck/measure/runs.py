@@ -19,7 +19,7 @@ from gpucheck.report.results import Results
 PERCENTILES_FROM = 20
 # Student's t is 12.7 for two runs (one degree of freedom), so their interval would be too wide to be useful.
 FEWEST_RUNS = 3
-# The interquartile range above which torch.utils.benchmark, too, warns of a noisy measurement.
+# The interquartile range, as a share of the median, above which a row is noisy, as in torch.utils.benchmark.
 NOISY = 0.10
 # The flag of a row whose windows were too short for their clock. Such a row has neither a time nor a rate.
 WITHOUT_TIME = "below-resolution"

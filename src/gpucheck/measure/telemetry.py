@@ -1,4 +1,4 @@
-"""Clocks, heat, power and link during a measurement, and counters of what lowered the clock, read around it."""
+"""Read clocks, heat, power and link during a measurement, and the counters of clock limits before and after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpucheck.machine.driver_reads import door_timeout_s
 from gpucheck.report.measurement import Run
 
 TAKE_TIMEOUT_S = 1.0
-# The energy counter is renewed some ten times a second: over two seconds that is a few percent.
+# The energy counter is updated about ten times a second, so a mean over two seconds is off by a few percent at most.
 ENERGY_SPAN_S = 2.0
 
 # nvml.h: the clock is lower than asked for, to protect the device.
@@ -101,7 +101,7 @@ PCIE = ("generation", "width", "max_generation", "max_width")
 
 
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-    """Summarise the samples inside windows, or `lead_in` window lengths before. Return None and why without any."""
+    """Summarise the samples inside windows, or `lead_in` window lengths before. Without any, return None and why."""
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
         sample
@@ -155,7 +155,7 @@ def clock_reasons(inside: Sequence[Sample]) -> list[str]:
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return `throttled`, `power-limited` and `clock-held`, as the reasons and durations of a lowered clock decide."""
+    """Return the flags (`throttled`, `power-limited`, `clock-held`) that a row's clock reasons and counters justify."""
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
@@ -178,7 +178,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Return for how many seconds each cause lowered the clock, of how many between the readings around the run."""
+    """Return the seconds for which each cause lowered the clock, and those between the readings around the run."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]
     start = next((sample for sample in reversed(counted) if sample["at_s"] <= first), None)

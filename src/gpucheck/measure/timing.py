@@ -283,7 +283,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, and beside them the telemetry, or why there is none, and other processes' use of the CPU."""
+    """A row's samples, and the telemetry during them. `beside_…` hold other load, and why telemetry is missing."""
 
     run: Run
     clock: Clock
@@ -334,7 +334,7 @@ def lengths_s(windows: Sequence[Span]) -> list[float]:
 def enough(
     lengths: Sequence[float], now_s: float, deadline_s: float, precision: float, earliest_s: float = 0.0
 ) -> bool:
-    """Return whether windows are enough: after their time, if the most were taken, or if their interval is narrow."""
+    """Return whether there are enough windows: time is over, the maximum was taken, or their interval is narrow."""
     if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
         return True
     interval = stats.interval(lengths) if len(lengths) in LOOKS and now_s >= earliest_s else None
@@ -522,7 +522,7 @@ def measurement(
     kind, amount, unit = work
     time_s = None if WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
     of_samples = () if time_s is None else runs.sample_flags(timed.run.samples_s)
-    has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}  # such a time is the cost of the call or its launch
+    has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}  # such a time includes the call or its launch
     return Measurement(
         name=name,
         device=device,

@@ -114,7 +114,7 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
 
 
 def judge_overview(name: str, before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Finding:
-    """Report memory by the driver, and what this process holds outside torch's allocator: context, libraries, handles.
+    """Report the driver's figures, and what this process holds outside torch's allocator: context, libraries, handles.
 
     `before` is the device before this process used it; `info` is its free and total memory now.
     """
@@ -159,7 +159,7 @@ def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Em
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
-    """Report the processes that were on the device before; `reason` is why the list cannot be read."""
+    """Report the other processes on the device, read before this one used it; `reason` is why the list is missing."""
     title = "other processes"
     if processes is None:
         return Finding("memory.processes", "skip", title, reason)

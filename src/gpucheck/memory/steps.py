@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
 # One request for each kind of segment: its bytes, and by how much `memory_allocated` and `memory_reserved` rise. torch
-# (c10/core/AllocatorConfig.h, unchanged since 1.0) rounds requests up to 512 B, and their segment has 2 MiB for up to 1
-# MiB, 20 MiB for up to 10 MiB, and the request's own size above that.
+# (c10/core/AllocatorConfig.h, the same values since 1.0) rounds requests up to multiples of 512 B. Their segment has
+# 2 MiB for requests up to 1 MiB, 20 MiB for requests up to 10 MiB, and the size of the request above that.
 TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
 # More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
 TEMPORARY_SIZE = 32 * MIB
@@ -31,7 +31,7 @@ STEPS: dict[StepName, tuple[str, str]] = {
     "start": ("empty the cache, reset the peaks", "peaks start from the current use"),
     "allocate": (
         "allocate 1000 B, 4 MiB, 64 MiB",
-        "allocated counts tensors, rounded up to 512 B; reserved counts the allocator's segments: 2, 20 and 64 MiB",
+        "allocated counts tensors, in multiples of 512 B; reserved counts the allocator's segments: 2, 20 and 64 MiB",
     ),
     "peak": (
         f"allocate {capacity(TEMPORARY_SIZE)} more, free it at once",

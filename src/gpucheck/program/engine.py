@@ -100,7 +100,7 @@ Where: TypeAlias = "torch.device | None"
 
 @dataclass(slots=True)
 class Mismatch:
-    """Operands on another device than an operation needs. `assumed` values were assumed before it was first raised."""
+    """Operands on another device than an operation needs. `assumed` counts values assumed before it was raised."""
 
     site: Site
     entry: DeviceMismatchEntry
@@ -149,7 +149,8 @@ class PerThread(threading.local):
 
 # The class of CUDA's own errors, since torch 2.8.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
-# The limit of values that one line may read, for a loop that waits for a value. Two updates of a policy read thousands.
+# The most values that one line may read, to end a loop that waits for a value. Two updates of a policy in reinforcement
+# learning read thousands.
 MOST_ASSUMED = 5000
 
 
@@ -339,7 +340,7 @@ def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Te
 
 
 def _numbers(func: Any, args: Any) -> Any:
-    """Return the arguments, with a tensor for each number that takes its place, if all are numbers (TorchScript)."""
+    """Return the arguments. If all are numbers (TorchScript), those that stand for tensors become tensors."""
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
     pairs = zip(args, func._schema.arguments, strict=False)
@@ -580,7 +581,7 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace names that exist until the end of the block."""
+    """Replace names until the end of the block, except names that do not exist."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in patches:
             if hasattr(owner, name):

@@ -34,7 +34,7 @@ def findings(result: results.ModelResult) -> list[Finding]:
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
     """Return a finding for features that are not followed, because this torch lacks a private name."""
-    title = f"with {torch} not followed: {', '.join(texts)}"
+    title = f"with {torch}, gpucheck cannot follow: {', '.join(texts)}"
     return [Finding(name, "inconclusive", title, "", {"not_followed": [*texts]}, _FOLLOWED[2])] if texts else []
 
 
@@ -221,8 +221,8 @@ def _bare(device: str) -> str:
 
 
 _FOLLOWED = (
-    "gpucheck follows all that this torch does",
-    "This torch lacks a private name that gpucheck needs for what is named; the rest was judged or measured.",
+    "this torch has all internal functions that gpucheck needs",
+    "This torch lacks internal functions that gpucheck needs for the named features. The rest was judged or measured.",
     "use a version of torch that gpucheck was tested with, or update gpucheck",
 )
 _MISMATCH = (
@@ -283,8 +283,8 @@ _RUN_DRY = of(
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation got operands whose data types it does not accept together, or one for which CUDA has no "
-        "kernel, or autocast refuses it.",
+        "An operation got operands whose data types it does not accept together, or a data type for which CUDA has no "
+        "kernel, or autocast refuses the operation.",
         "convert one of them, or put the line under autocast; if autocast refuses binary_cross_entropy, use "
         "binary_cross_entropy_with_logits",
     ),
@@ -306,7 +306,7 @@ _RUN_DRY = of(
         "run.dry.followed",
         "the script was analysed to its end",
         "The analysis stopped at the named line, which does something that simulated devices cannot do. Or this torch "
-        "lacks a private name that gpucheck needs for what is named.",
+        "lacks internal functions that gpucheck needs for the named features.",
         "a run on a GPU sees the rest",
     ),
     Id("run.dry.remark", "no other remarks on the script", "A remark on how it was run."),
@@ -331,32 +331,34 @@ _RUN = of(
     Id(
         "run.ranks.straggler",
         "no rank holds up the job",
-        "Under torchrun: when each rank arrives at each collective, by torch's flight recorder. A rank is named "
-        "that takes longer than its siblings since all were released, by 2 % of a step and 1 ms, over 60 steps.",
-        "what the rank does before it; gpucheck fleet judge FOLDER reads the files of run --output DIR/",
+        "Under torchrun, torch's flight recorder shows when each rank arrives at each collective. The named rank takes "
+        "longer than its siblings from one collective to the next, by at least 2 % of a step and 1 ms, in 60 steps or "
+        "more.",
+        "look at what the rank does before the collective; gpucheck fleet judge FOLDER reads the files of run --output "
+        "DIR/",
     ),
     Id(
         "run.ranks.hang",
         "no collective hangs",
-        "A rank waited in a collective for half the smallest timeout of its groups (--hang-after) for others.",
+        "A rank waited in a collective for other ranks, for half the smallest timeout of its groups or --hang-after.",
         "look at the line where the missing rank is",
     ),
     Id(
         "run.ranks.mismatch",
         "all ranks make the same collectives",
-        "The same number in a group was another operation, size or dtype on some ranks.",
+        "The call with the same number in a group had another operation, size or dtype on some ranks.",
         "make the same collectives in the same order on all ranks",
     ),
     Id(
         "run.ranks.periodic",
         "no work of every n-th step costs much",
-        "Every n-th step takes longer, by more than 3 % of the job together, as with an evaluation or a checkpoint.",
+        "Every n-th step takes longer, in total by more than 3 % of the job, as with an evaluation or a checkpoint.",
         "do it less often",
     ),
     Id(
         "run.ranks.ended",
         "no rank ends before the others",
-        "A rank failed first; what the others raise then is its consequence.",
+        "A rank failed first. The errors of the other ranks are a consequence of it.",
         "read that rank's own traceback",
     ),
     Id(

@@ -19,7 +19,7 @@ from typing import Literal
 from gpucheck import stats
 
 FEWEST_STEPS = 60  # for 8 blocks
-# The first steps load, compile and fill caches, and DDP rebuilds its buckets.
+# The number of first steps that are not judged: they load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
 # The least cost for which a rank is named: a share of a step, and a time above the errors of clocks and schedulers.
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
@@ -89,7 +89,7 @@ def judge(table: Table) -> Verdict:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     if not any(call.waits for call in table.calls):
-        return Verdict("not_decided", reason="no collective was seen for which all ranks wait (as in a broadcast)")
+        return Verdict("not_decided", reason="no collective was seen in which all ranks wait for the last one")
     if math.inf in table.clock_error_s.values():
         return Verdict("not_decided", reason="the clocks of the hosts could not be compared")
     lateness = _lateness(table)
@@ -203,14 +203,14 @@ def ordinal(number: int) -> str:
 
 
 def _ahead(table: Table) -> float:
-    """Return the share of steps whose last call a rank made before all ranks had made that of the step before."""
+    """Return the share of steps in which a rank made its last call before all had made theirs of the previous step."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
-    """Return how long after the median rank the last rank of a step arrives, at any call, as the mean of the steps."""
+    """Return how long the last rank arrives after the median rank, at the worst call of a step; the mean of steps."""
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
@@ -244,7 +244,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     widths = {}
     for rank, mine in own.items():
         others = statistics.fmean(value for other, value in own.items() if other != rank)
-        # The ranks of a job show the spread of a block together, but a rank that varies more keeps its own.
+        # The spread of blocks is estimated from all ranks together, but a rank that varies more keeps its own spread.
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
         widths[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
@@ -305,7 +305,7 @@ class _Lateness:
         return self._longest(cost)
 
     def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
-        """Return for each step the largest sum over one rank's calls: groups without a common rank wait at once."""
+        """Return for each step the largest sum over one rank's calls: groups without a common rank wait in parallel."""
         sums: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for step, own in self.own:
             each = seconds(own)
@@ -373,8 +373,9 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
 
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
-    """Return whether ranks wait for a call's last rank: none goes on before it, and it is not last at its next call.
-    `gaps` are each rank's times to its next call, to the last rank's call, and from there to that rank's next one."""
+    """Return whether ranks wait for a call's last rank: none goes on before it, and it is not as late
+    at its next call. `gaps` are each rank's times to its next call, to the last rank's call, and from there to that
+    rank's next one."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

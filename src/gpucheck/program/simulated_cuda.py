@@ -70,7 +70,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if kwargs.get("out") is not None and func not in self._constructors and not kind.fills_any:
             rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
             beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
-            for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++, and later only their copy is seen
+            for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++; Dispatch sees only their copy
                 self.world.apart("out", tensor, beside, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
@@ -228,7 +228,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd follows: the gradient returns. Without a `device` another operation moves the tensor."""
+    """A move whose gradient is moved back. Without a `device` another operation moves the tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
@@ -394,9 +394,9 @@ def _named_device(value: Any) -> Any:
 class Kind:
     """The treatment of devices by a torch function. By default its tensors and results are on one device."""
 
-    # It replaces the function.
+    # The replacement of the function.
     answer: Callable[..., Any] | None = None
-    # It returns the arguments that the function reads on the host, by name; torch's text if it raises a TypeError then.
+    # A function that returns the arguments read on the host, by name; torch's text if it raises a TypeError then.
     read: Callable[..., list[tuple[str, Any]]] | None = None
     type_error: str | None = None
     # torch's text if the function itself compares the devices of its tensors.
@@ -414,7 +414,7 @@ class Kind:
 
 
 _OTHER = Kind()
-# An entry is None, which is no function, if this torch does not have the function.
+# A name is None if this torch does not have the function. As a key of KINDS it then matches no call.
 _PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
 _JAGGED = torch_private.find("torch._nested_view_from_jagged")
 _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))

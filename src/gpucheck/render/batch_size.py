@@ -131,7 +131,7 @@ def _first_line(result: FoundBatchSize) -> str:
     axis = f"{result.axis_name} " if result.axis_name else ""
     note = "" if result.confirmed else " (passed once)"
     if result.max_batch_size is not None:
-        within = " within 85 %" if result.limited_by == "safety" else ""
+        within = " (85 % of budget)" if result.limited_by == "safety" else ""
         does = "trains" if result.mode == "train" else "infers"
         sentence = f"largest {axis}that {does}{within}: {result.max_batch_size}{note}"
     elif result.limiting_factor in _CAPS:

@@ -37,7 +37,7 @@ _GATE, _CHANGES = "compare.slower", "compare.changes"
 def page(report: Report) -> Page:
     compared = report.results.get("compare")
     gate, changes = report.finding(_GATE), report.finding(_CHANGES)
-    # The answer is about the gate if it did not pass, else about the changes.
+    # The first line is about the limit if one was set, else about the changes.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         return Page(findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
@@ -112,7 +112,7 @@ def comparison(report: Report) -> list[Block]:
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
     notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
-    # Too few runs are mentioned once, above; rows that cannot be compared are among the differences.
+    # Other lines already have the reason if there are too few runs, and `differences` if rows cannot be compared.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS and not not_comparable(row.differences):
         notes.insert(0, row.why)
     label = row_text(row, " ")

@@ -106,7 +106,7 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> t
 
 
 def _columns(findings: tuple[Finding, ...], alike: bool) -> tuple[tuple[ColumnOf[Device], ...], ...]:
-    """Return the columns in 40 characters, and where there is room for more, as many as fit."""
+    """Return the columns for 40 characters, and those for wider screens, of which as many as fit are shown."""
     util = of_card(Column("util"), lambda card: _percent(card.utilization_percent))
     narrow: tuple[ColumnOf[Device], ...] = (
         filled(Column("GPU", "left"), lambda device: called(device).removeprefix("cuda:")),

@@ -105,8 +105,8 @@ def smoke_page(report: Report) -> Page:
     used = list(dict.fromkeys(finding.device for finding in findings if finding.device))
     asking = []
     for finding in findings:
-        # A check's title states what must be true, and beside a failure it would seem to be true. Findings of no check
-        # (a device that did not open, a requirement) have a title that says what is wrong.
+        # A check's title states what must be true, and beside a failure it would seem to be true. Findings that are not
+        # checks (a device that did not open, a requirement) have a title that says what is wrong.
         if finding.device:
             title = f"{finding.device}: {finding.id}" if len(used) > 1 else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
@@ -136,7 +136,7 @@ def memory_page(report: Report) -> Page:
     accounting, others = report.finding("memory.accounting"), report.finding("memory.processes")
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
     if accounting is not None and accounting.device is None and of_nvml:
-        # torch can use none of them.
+        # torch can use none of the GPUs, so the page has NVML's figures.
         names = {device.id or f"NVML {device.nvml_index}": text.short_name(device) for device in report.facts.devices}
         of_others = [row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")]
         held = {row.device: f"; {row.message}" for row in of_others}
@@ -161,7 +161,7 @@ def memory_page(report: Report) -> Page:
 
 
 def _answer(report: Report, judged: Finding | None) -> Line | None:
-    """Return the result of the sequence and how much memory is free, or None after an earlier failure."""
+    """Return the result of the memory steps and how much memory is free, or None after an earlier failure."""
     overall = report.finding("memory.device") or report.finding("memory.host")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
@@ -220,7 +220,7 @@ def _figure(row: FigureCheck) -> Cell:
 
 
 def _mebibytes(size: int | None) -> str:
-    """Return a size in MiB. A fraction is exact to the block of 512 bytes."""
+    """Return a size in MiB, with three decimals (about 1 KiB) if it is not a whole number."""
     if size is None:
         return UNKNOWN
     whole, rest = divmod(size, units.MIB)

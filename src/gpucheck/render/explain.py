@@ -18,7 +18,7 @@ _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text al
 
 
 def page(report: Report) -> Page:
-    """Return the root cause first, what to do, and then the other errors in the text."""
+    """Return the list of IDs, the page of an ID, or for a text its root cause, what to do, and its other errors."""
     result = report.results.get("explain") or ExplainResult()
     if result.known:
         return Page(None, [text.table(_LIST, [[entry.id, entry.of, entry.title] for entry in result.known])])

@@ -81,7 +81,7 @@ def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
 
 
 def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
-    """Return an unusual cache state or the most serious doubt. Flags that a machine finding covers do not count."""
+    """Return an unusual cache state or the most serious doubt, without doubts that a finding on the machine has."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
     return next((FLAGS[flag][0] for flag in judging.own_doubts(measurement.flags)), "")
@@ -153,7 +153,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
         above += [text.answer("skip", finding.text) for finding in skips.values()]
         findings = [finding for finding in findings if finding not in skips.values()]
     advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
-    # Advice is shown alone if nothing is wrong.
+    # Advice is shown only if nothing is wrong.
     then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
     if then is not None:
         findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]

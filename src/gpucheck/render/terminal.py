@@ -55,7 +55,7 @@ def show(out: Console, blocks: Sequence[Block]) -> None:
 
 
 def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
-    """Yield the blocks of a first view as rich sees them, laid out for the width of `out`."""
+    """Yield the blocks, shortened by `_first_view`, as rich renderables for the width of `out`."""
     for block in _first_view(out, blocks):
         if isinstance(block, Line):
             yield Text(writable(out, block.text), style=block.style)
@@ -63,14 +63,14 @@ def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTy
             yield from _table_for(out, block)
 
 
-# The most table rows, and lines of findings beside the failures, in a first view: as many as a machine has GPUs.
+# The most table rows without `-v` (as many as the GPUs of a large machine), and lines of findings besides failures.
 MOST_ROWS, MOST_LINES = 16, 6
 # A finding without its sign and details: the text up to the first colon that does not follow a device's name.
 _IN_BRIEF = re.compile(r"\S+ (((cpu|[a-z]+:\d+|NVML \d+): )?.+?)(: |$)", re.DOTALL)
 
 
 def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks without the last rows and findings that may be left out, and count these."""
+    """Return the blocks without the least important rows and the last findings; a line counts or names these."""
     if out.width >= NATURAL_WIDTH:
         return blocks
     kept: list[Block] = []

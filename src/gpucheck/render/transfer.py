@@ -1,6 +1,6 @@
 """`gpucheck bench transfer` as blocks: for each device its copies by size, and common idioms that copy.
 
-The parts that share a link follow: both ways at once, and from device to device.
+Copies that share a link follow: in both directions at once, and from device to device.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
-        # The way with the most runs counts if runs were measured in different ways.
+        # If several rows have the same case, the last one counts here: the one with the most runs.
         for row in sorted(measurements, key=lambda row: len(row.runs))
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}

@@ -90,7 +90,7 @@ def _plain(where: str, value: Any) -> Any:
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """The text with every character written out that does not print and is not kept: \\x1b, \\u202e, half a character.
+    """Return the text with non-printing characters that are not in `keep` as escapes: \\x1b, \\u202e, a lone surrogate.
 
     Such characters move a terminal's cursor, turn text around or cannot be encoded.
     """

@@ -19,7 +19,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step begins: `done` of `total` are behind. A `live` event reports the progress within a step, not on a pipe."""
+    """A step begins after `done` of `total` steps. A `live` event is progress within a step; pipes do not show it."""
 
     step: str
     done: int | None = None
@@ -37,7 +37,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial of a search ended. Along an `axis`, sizes are lengths and no batch sizes."""
+    """One trial of a search ended. Along an `axis`, sizes are lengths, not batch sizes."""
 
     number: int
     result: dict[str, Any]

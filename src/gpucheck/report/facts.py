@@ -57,7 +57,7 @@ class SramEcc:
 @dataclass(frozen=True, slots=True)
 class RemappedRows:
     """Memory rows that were replaced by spares, and whether a replacement is pending or has failed. Some GPUs that
-    cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but `failed` does."""
+    cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but a true `failed` is proof."""
 
     correctable: int
     uncorrectable: int

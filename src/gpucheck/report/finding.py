@@ -106,7 +106,7 @@ class Group:
 
 
 def grouped(found: Sequence[Finding]) -> list[Group]:
-    """Return the findings in groups, in order. GPUs with the same finding share one, any other finding has its own."""
+    """Return the findings in groups, in order. GPUs with the same finding share a group. Others have their own."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
         title, own = finding.title, f"{finding.device}: "

@@ -66,7 +66,8 @@ class MemoryFigures:
 @dataclass(frozen=True, slots=True)
 class Method:
     """The method of a measurement, which a comparison must match. `clock` is `device events` or `host`, and `cache` is
-    warm or cold. `launch` says how the calls were launched: `held`, `graph`, `unheld` or `host`."""
+    warm or cold. `launch` says how the calls were launched: `held` (the stream was
+    blocked until all calls of a window were enqueued), `unheld`, `graph` (a CUDA graph) or `host` (no stream)."""
 
     clock: str
     launch: str

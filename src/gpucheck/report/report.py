@@ -1,4 +1,4 @@
-"""The one report of a command: everything that was read, measured and judged, and what it comes to."""
+"""The report of a command: everything that was read, measured and judged, and the verdict."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a command's work on one device, or on several at once (None), from its plan to its end. `ended` is None
-    while the part is at work, and stays None if it was cut off. It is empty if the part did all of the requested work,
-    else it is the reason: `time`, `memory`, `fault` or `error`."""
+    """A part of a command's work on one device, or on several at once (None). `ended` is None while the part runs, and
+    stays None if the part was cut off. `ended` is empty if the part did all of the requested work, else it has the
+    reason: `time`, `memory`, `fault` or `error`."""
 
     id: str
     device: str | None = None

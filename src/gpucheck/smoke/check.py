@@ -40,7 +40,7 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
         raise Wrong(message, **evidence)
 
 
-def dedicated_memory(accel: Accel) -> str | None:
+def without_own_memory(accel: Accel) -> str | None:
     """Return the reason for a skip, or None if the device's memory can run out without harm to the system."""
     if accel.is_cpu:
         return None

@@ -1,7 +1,7 @@
 """The command `gpucheck smoke`: check that everything a training job relies on works here.
 
-A check is a row of `options.CHECKS` and a function that returns its result, or raises. Any other exception is the
-finding of the check.
+A check is a row of `options.CHECKS` and a function that returns Passed, or raises Wrong or Unavailable. Any other
+exception becomes the finding of the check.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def loaded(function: str | Callable[[Accel], Any]) -> Callable[[Accel], Any]:
 
 
 def run_one(check: Check, accel: Accel) -> Finding:
-    """Return the finding of a check. Torch's global state is as before, its warnings are kept in the evidence."""
+    """Return the finding of a check. The random state is restored; warnings are kept in the evidence."""
     if check.need is not None and (reason := loaded(check.need)(accel)):
         return Finding(check.id, "skip", check.title, reason, device=accel.id)
     start = time.monotonic()

@@ -39,7 +39,7 @@ def pattern(sample: int) -> torch.Tensor:
     return torch.arange(COPY_ELEMENTS, dtype=torch.int32) ^ sample
 
 
-def can_pin(accel: Accel) -> str | None:
+def without_pinning(accel: Accel) -> str | None:
     """Return the reason for a skip, or None if the device can copy from pinned memory."""
     return None if accel.can_pin else f"not on {accel.kind}: no pinned memory in torch"
 
@@ -92,7 +92,7 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Torch aborts the process when it frees pinned memory of a lost device, as the pinning thread of a DataLoader does.
+# Torch aborts the process when it frees pinned memory of a lost device. A DataLoader's pinning thread frees some too.
 
 # The time to load torch and open the device, plus one timeout of the DataLoader for a batch that never arrives.
 CHILD_TIMEOUT_S = 90.0 + 30.0
@@ -201,7 +201,7 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
         try:
             with accel.as_current():
                 done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed on to who waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting thread
             done.set_exception(error)
 
     # The thread is a daemon, so Ctrl-C ends the program without waiting for the work.

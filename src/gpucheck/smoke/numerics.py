@@ -116,11 +116,11 @@ def matmul(accel: Accel) -> Passed:
 
 
 def convolution(accel: Accel) -> Passed:
-    """Check that convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
+    """Check that convolutions agree with float64. Those of float32 use IEEE precision (cuDNN's default is TF32)."""
     return _in_every_dtype(accel, convolutions)
 
 
-def has_tf32(accel: Accel) -> str | None:
+def without_tf32(accel: Accel) -> str | None:
     """Return the reason for a skip, or None if the device multiplies TF32 in hardware."""
     support = dtypes.support("tf32", accel)
     return None if support.kind == "native" else support.reason or f"whether {accel.name} has TF32 is unknown"

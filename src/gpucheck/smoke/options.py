@@ -61,7 +61,7 @@ CHECKS = (
         "TF32 keeps 10 of float32's 23 mantissa bits. A larger error means another precision, or a fault.",
         "gpucheck bench matmul --dtype tf32",
         "numerics.tf32",
-        "numerics.has_tf32",
+        "numerics.without_tf32",
     ),
     Check(
         "training.step",
@@ -83,7 +83,7 @@ CHECKS = (
         "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
         "use a newer torch or driver",
         "data.one_pebibyte",
-        "check.dedicated_memory",
+        "check.without_own_memory",
     ),
     Check(
         "copies.pinned",
@@ -91,7 +91,7 @@ CHECKS = (
         "A copy from pinned memory arrived changed.",
         FIX["wrong data"],
         "data.pinned",
-        "data.can_pin",
+        "data.without_pinning",
     ),
     Check(
         "copies.non_blocking",

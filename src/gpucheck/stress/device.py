@@ -1,7 +1,7 @@
 """The child of `stress`: one device from its first step to its last.
 
 The parent sends the setup in a line, the child answers `ready`, and begins when the parent sends `go`. It then reports
-its work in lines: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
+its work in lines: `step` about twice a second, `point` when a point of the curve is over, `wrong` for each wrong step.
 Work that may take long without a line is announced first (`busy`, in seconds). The last line has `end`, with `fault`
 if the device failed.
 """
@@ -155,7 +155,7 @@ class State:
                 point, number = _Point(kind, self.clock()), now
 
     def _step(self, point: _Point) -> None:
-        """Run one step, and report the progress some times a second."""
+        """Run one step, and report the progress twice a second."""
         step = self.work.step(point.kind)
         self.steps += 1
         if step.seconds >= LEAST_HOST_WINDOW_S:

@@ -141,7 +141,7 @@ def odd(devices: Sequence[StressDevice]) -> list[Odd]:
 
 
 def wrong(result: StressResult) -> list[Finding]:
-    """Return a finding for each device with wrong results and each set that disagrees, or that all are right."""
+    """Return a finding for each device with wrong results and each set that disagrees; else one for correct results."""
     differing = odd(result.devices)
     findings = []
     for device in result.devices:
@@ -220,7 +220,7 @@ def text_of(wrong: StressWrong) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Return findings for GPUs that lost speed or differ from others of their model, or one on what kept its speed. A
+    """Return findings for GPUs that lost speed or differ from others of their model, else one for those that kept it. A
     CPU's speed is not judged: other programs use its cores and caches."""
     gpus = [device for device in result.devices if device.device.id != "cpu" and device.steps]
     findings = []
@@ -317,8 +317,8 @@ def _limits(held: Counter[str]) -> str:
 
 
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """Return a finding for each GPU that is slower than its siblings in some kind of work. If no GPU is slower, a GPU
-    that is faster than its at least two siblings gets a finding, because the usual speed is then unknown."""
+    """Return a finding for each GPU that is slower than its siblings in some kind of work. If none is slower, return
+    one for each GPU that is faster than two or more siblings, because the usual speed is then unknown."""
     word, why = "slower", "the same model, the same work"
     differing = _differences(group, kinds, above=False)
     if not differing and len(group) >= FEWEST_SIBLINGS:

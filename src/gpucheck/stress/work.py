@@ -44,8 +44,8 @@ PATTERNS = ("ones", "address", "random")
 _SEEDS = 4
 # The number of words that are generated, compared and hashed at once. It bounds the temporary memory.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB
-# The side of the products. Filling and comparing a result of the largest takes about 7 % of a product's time (3¼ times
-# its bytes against 2·side³ operations). The product of a CPU takes milliseconds on a core.
+# The side of the products. At the largest, filling and comparing a result takes about 7 % of a product's time (3¼ times
+# its bytes against 2·side³ operations). On a CPU a product takes milliseconds on one core.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy of this size takes long compared with launching it.
@@ -295,7 +295,7 @@ class Work:
     # -- products ---------------------------------------------------------------------------------------------------
 
     def _fill_slots(self, before: Sequence[Call] = (), after: Sequence[Call] = ()) -> tuple[list[int], float, float]:
-        """Compute the next results. Return their numbers, their operations, and the seconds that everything took."""
+        """Compute the next results. Return their slots, their operations, and the seconds that everything took."""
         count = len(self._results)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
         self._next = (slots[-1] + 1) % count

@@ -1,2 +1,2 @@
-"""The workloads of all commands: targets, their inputs and one step; built-in models. `spec` reads texts without
-torch."""
+"""The workloads of all commands: targets, their inputs and one step; built-in models. `spec` parses options
+without importing torch."""

@@ -1,6 +1,6 @@
 """The built-in models, in plain `torch.nn`, and the inputs they take.
 
-Each takes much memory for a sample and little arithmetic for a byte, so that a few gigabytes fill within seconds on two
+Each takes much memory per sample and little arithmetic per byte, so that a few gigabytes fill within seconds on two
 CPU cores.
 """
 

@@ -24,7 +24,7 @@ _LOST_BY_BF16 = 1 + 2.0**-9
 _KEPT_BY_BF16 = 1 + 2.0**-7
 _KEPT_BY_FLOAT8 = 1 + 2.0**-3
 
-# The precisions that each dtype may have, best first, with a number that all lower ones change.
+# The precisions that each dtype may have, best first. Each has a number that every lower precision rounds.
 _FLOAT32_STEPS = (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_BF16))
 _STEPS: dict[torch.dtype, tuple[tuple[str, float], ...]] = {
     torch.float64: (("float64", _LOST_BY_FLOAT32), *_FLOAT32_STEPS),

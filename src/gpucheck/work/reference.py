@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 ROWS = 64
-# 8σ is passed by chance once in 10¹⁵ elements.
+# An error exceeds 8σ by chance once in 10¹⁵ elements.
 SIGMAS = 8.0
 
 # Unit roundoff 2^-(p) of a format with p-1 explicit mantissa bits, rounding to nearest.
@@ -30,12 +30,12 @@ _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float1
 _ACCUMULATOR = 2.0**-23
 # V100 adds four products at once, later parts more (ibid.).
 _TERMS_AT_ONCE = 4
-# Hopper's tensor cores keep 13 bits of float8 products behind the point of the largest of 32 terms, and promote their
-# sum to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval); with
+# Hopper's tensor cores align 32 float8 products to the largest and keep 13 fraction bits of each. They promote the sum
+# to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval); with
 # fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Other tensor cores keep more bits.
 _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
 FAST_ACCUMULATION = "fast accumulation"
-# Fewer random numbers than this may all be equal by chance, small integers above all.
+# Fewer random numbers than this may all be equal by chance, especially small integers.
 _FEWEST_TO_SPREAD = 16
 # Results of whole numbers are exact, so an error of half of one is already wrong.
 _HALF_OF_ONE = 0.5
@@ -308,7 +308,7 @@ def check_sums(a: Tensor, b: Tensor, result: Tensor, precision: str | None = Non
 
 
 def extra_bytes(m: int, n: int, k: int) -> int:
-    """Return the most bytes that a check takes beside the matrices: both sums of B, and a part with its results."""
+    """Return the most bytes that a check takes besides the matrices: both sums of B, and a part with its results."""
     filled = max(-(-n // WIDTH) * WIDTH, k)
     part = min(max(m, k) * filled, max(_AT_ONCE, filled))
     return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))

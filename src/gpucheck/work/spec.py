@@ -125,7 +125,7 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return a file's modules and factories that need no arguments and that no other uses, and the others."""
+    """Return modules and factories: those without arguments that no other uses, and those with arguments, by name."""
     classes: dict[str, ast.ClassDef] = {}
     made: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}

@@ -90,7 +90,7 @@ class Storages:
         return end
 
     def collecting(self, phase: str, generation: int) -> None:
-        """Keep the rows of storages that were revived, at the start and the end of a garbage collection."""
+        """Keep the rows of revived storages. It runs at the start and the end of a garbage collection."""
         with self.lock:
             if phase == "start":
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]

@@ -63,7 +63,7 @@ def random_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Return a maker of random batches of a size, or a length of the axis; by keyword if forward knows all names."""
+    """Return a function that makes random batches of a size (or axis length), by keyword if forward has all names."""
     signature = parameters_of(model.forward)
     if not inputs:
         options, takes = proposed(model)
@@ -87,7 +87,7 @@ def random_batches(
     return make
 
 
-# The shape and the dtype of a first layer's sample; a free length or size is a usual one.
+# The shape and the dtype of a first layer's sample. Lengths and sizes that a layer leaves free have usual values.
 _FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
     (nn.Linear, lambda layer: f"{layer.in_features}:float32"),
     (nn.Embedding, lambda layer: f"128:int64:0..{layer.num_embeddings - 1}"),
@@ -146,7 +146,7 @@ def own_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Return a maker of batches by the user's `make_batch(batch_size)`, or with a length as the axis's keyword."""
+    """Return a function that calls the user's `make_batch(batch_size)`; the axis, if any, is passed by keyword."""
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
     parameters = parameters_of(make)
@@ -207,8 +207,8 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     """Return the loss of a model's output, and its name.
 
     A loss that the model returns comes first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a
-    dictionary of losses alone. The fallback is cross-entropy against random classes if a floating output has a class
-    axis (the second, or of three axes the last, with more than one class), else the mean square.
+    dictionary that has only losses. The fallback is cross-entropy against random classes if a floating-point output has
+    an axis of several classes (the second; of three axes the last), else the mean square.
     """
     if (own := _returned_loss(output)) is not None:
         return own, "the model's own"
@@ -274,7 +274,7 @@ SGD = Optimizer(
 
 
 def by_name(name: str) -> Optimizer:
-    """Return the optimizer of a name: `sgd` with momentum, or any of torch.optim's in any case. Raises UsageError."""
+    """Return the optimizer of a name: `sgd` with momentum, or any of torch.optim, ignoring case. Raises UsageError."""
     wanted = name.lower().removeprefix("torch.optim.")
     if wanted == "sgd":
         return SGD
@@ -288,7 +288,7 @@ def by_name(name: str) -> Optimizer:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
     chosen = every[wanted]
     if inspect.signature(chosen.step).parameters["closure"].default is inspect.Parameter.empty:
-        raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
+        raise UsageError(f"--optimizer {name} steps only with a closure", "", "use adamw or one without a closure")
     return Optimizer(lambda parameters: chosen(parameters, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
@@ -321,7 +321,7 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 
 # Devices that torch.amp.GradScaler knows.
 SCALED = ("cuda", "xpu", "cpu")
-# Torch creates the folder in this variable when its compiler is imported.
+# Torch creates the folder that this variable names when its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 Mode = Literal["train", "infer"]

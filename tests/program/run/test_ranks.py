@@ -526,7 +526,7 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
     # A process that ends at once takes with it what was not yet read.
     assert judged(0, 40) == "40 steps: at least 60 are needed"
     assert judged(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
-    assert judged(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
+    assert judged(80, 80, "reduce").startswith("no collective was seen in which all ranks wait")
 
 
 def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> None:
@@ -800,9 +800,9 @@ def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path
     # The other is on a host without a common folder, or was killed with the gpucheck that watched it.
     finding = ended(tmp_path, [(1, 10, True), (1, 11, True)], world=4)
     assert finding.title == "ranks 0 and 1 failed"
-    assert finding.message == "after 7 steps; how ranks 2 and 3 ended is in no record"
+    assert finding.message == "after 7 steps; there is no record of how ranks 2 and 3 ended"
     assert ended(tmp_path, [(1, 10, True), (-15, 12, False), (None, 0, False)]).message.endswith(
-        "rank 2 ended is in no record"
+        "there is no record of how rank 2 ended"
     )
     # Its own end took longer than theirs.
     assert ended(tmp_path, [(1, 10, True), (1, 12, False), (-15, 11, False)]).title == "rank 1 ended first, exit 1"
@@ -855,7 +855,7 @@ def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: i
     # Of one that was killed with its gpucheck nothing is left, and the launcher ends the others.
     killed = ended(tmp_path, [*at_once[:2], (None, 0, False)])
     assert killed.title == f"ranks 0 and 1 were ended by {signal.Signals(number).name}"
-    assert (killed.message, killed.evidence) == ("after 7 steps; how rank 2 ended is in no record", {})
+    assert (killed.message, killed.evidence) == ("after 7 steps; there is no record of how rank 2 ended", {})
 
 
 def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> None:

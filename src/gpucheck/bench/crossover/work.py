@@ -43,7 +43,7 @@ LOSSES_AGREE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The same work on the CPU, on the device, and with the copies; `check` returns whether the device's is right."""
+    """The same work on the CPU, on the device, and with the copies. `check` verifies the device's result."""
 
     cpu: Callable[[], object]
     device: Callable[[], object]
@@ -53,7 +53,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation and its sizes. `bytes` returns what one side allocates; `work` is that of `timing.measurement`."""
+    """An operation and its sizes. `bytes` returns what one side allocates, `work` is as in `timing.measurement`."""
 
     id: str
     sizes: Sequence[int]
@@ -137,7 +137,7 @@ def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
     return [torch.empty_like(tensor, device=accel.device).copy_(tensor) for tensor in tensors]
 
 
-# A product of side 8192 takes a CPU of 1 TFLOP/s a second. A vector of 64 Mi elements is 256 MiB.
+# A product of side 8192 takes a second on a CPU of 1 TFLOP/s. A vector of 64 Mi elements is 256 MiB.
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "matmul",
@@ -220,7 +220,7 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
 
 
 DEFAULT_BUDGET_S = 30.0
-# A size that is undecided after this time counts as even.
+# The longest time for one size. If neither side is certainly faster by then, the judge calls the size even.
 LONGEST_S = 0.8
 # A size costs about this many calls of each side: four to find their length, three rounds, and the check.
 CALLS_A_SIZE = 8

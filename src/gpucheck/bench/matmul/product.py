@@ -52,7 +52,7 @@ Bind = Callable[[Tensor, Tensor, Tensor], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype. `seen_as` is the precision of their error bound, if the dtypes do not tell it."""
+    """The products of one dtype. `seen_as` is the precision of their error bound, if the dtypes do not define it."""
 
     operand: torch.dtype
     result: torch.dtype
@@ -236,7 +236,7 @@ class Case:
 
 
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
-    """Return the cases to time. Without `--dtype`, these are the dtypes that the device supports in hardware."""
+    """Return the cases to time. Without `--dtype`, dtypes that are slow or emulated on the device are left out."""
     shapes = options.wanted or tuple(
         (size, size, size) for size in DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
     )
@@ -273,7 +273,7 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
 ALLOWANCE = 0.1
-# At most this many differing results and elements of each are examined. A result takes the host about a second.
+# At most this many differing results, and this many elements of each, are examined. A result takes about a second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
@@ -405,7 +405,7 @@ OF_A_SCAN = 1 / 21.5
 LEAST_S = 1.0
 # Looks are short tries that rank shapes. They take this share of the search's time, and the final takes the rest.
 LOOKING = 0.6
-# An event resolves 0.5 µs, and the clock varies as much within ten milliseconds as within two.
+# A look's window. An event resolves 0.5 µs. Longer windows gain nothing: the clock varies as much in 10 ms as in 2 ms.
 LOOK_S = 1e-3
 # One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
@@ -470,7 +470,7 @@ class Search:
     """Choose shapes and try them with `take`. `best` is valid at any moment, also after an exception from `take`.
 
     Looks only select the finalists, because readings are noisy and the clock drifts. The final measures the finalists
-    in turns. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with
+    in turn. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with
     points spread over the range and then crosses (combines) the sides of good shapes. All tries take about `limit_s`.
     """
 
@@ -572,7 +572,7 @@ class Search:
         )
 
     def _final(self) -> None:
-        """Measure the finalists in turns, so that the clock affects all of them equally."""
+        """Measure the finalists in turn, so that the clock affects all of them equally."""
         left_s = max(self.time_s - self.spent_s, 0.0)
         shapes = self._ranked()[:MOST_FINALISTS]
         # Each try consists of an untimed call and a window that runs over by half a call on average.

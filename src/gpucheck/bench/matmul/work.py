@@ -33,7 +33,7 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
-# Each progress message is a line if the output is a pipe.
+# Progress is not shown more often, because in a pipe each message is a line.
 PROGRESS_EVERY_S = 5.0
 
 # -- a product that is timed -------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Tries:
 
 # This is enough for both rates of at least one dtype on a GPU with a readable clock.
 DEFAULT_BUDGET_S, CPU_BUDGET_S = 60.0, 30.0
-# A longer row would only be more certain about this one process.
+# A longer row would narrow the interval for this process, but not the differences between processes.
 LONGEST_ROW_S = 3.0
 # Dtypes used in training. Their rates are measured first.
 RATED_FIRST = ("bfloat16", "float16", "tf32")

@@ -1,4 +1,4 @@
-"""Judge `bench transfer`: verified copies, shares of the link, gains by times of whole calls, the other parts. Pure."""
+"""Judge `bench transfer`: correct data, share of the link, gain of pinned memory, and the other parts. Pure."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     else:
         title, carries = f"pinned copies reach {units.percent(share)} of the link", units.byte_rate(limit)
         finding = Finding(name, "pass", title, f"{reached}; {link.label} carries {carries}", evidence)
-    # A narrow link is a fault if it has fewer lanes than any slot, a slow one if the slot's generation is known.
+    # A narrow link is a fault if no GPU slot has so few lanes, a slow link if the slot's generation is known.
     findings, lower = [finding], below(link)
     if "width" in lower:
         now, most = lower["width"]
@@ -241,7 +241,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
 
     def importance(gain: PinnedGain) -> tuple[bool, bool, bool, int]:
-        """Prefer large copies with enough samples to the device, because training waits for them."""
+        """Prefer large copies to the device with enough samples, because training waits for them."""
         is_settled = (gain.direction, gain.size_bytes) not in few
         return gain.size_bytes >= LARGE_BYTES, is_settled, gain.direction == "host_to_device", gain.size_bytes
 
@@ -271,7 +271,7 @@ def times_raw(measurements: Iterable[Measurement]) -> list[tuple[Measurement, fl
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Report the line that is slowest compared with the raw copy, preferably of those that copy to the device."""
     ratios = times_raw(row for row in measurements if row.name == IDIOM)
-    # Older documents have lines that pin memory alone and a DataLoader's.
+    # Older documents also have lines that only pin memory, and lines of a DataLoader.
     single = [timed for timed in ratios if not timed[0].case["idiom"].startswith(("raw", "pin_memory", "loader"))]
     there = [timed for timed in single if timed[0].case["direction"] == "host_to_device"] or single
     if not there:
@@ -302,7 +302,7 @@ Pair = tuple[str, str]
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
-    """Return the rate of the device's best large copy alone, on the link if known; else that of the calibration."""
+    """Return the rate of a large copy alone: the best on the link, else the calibration's, else the best as called."""
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
     alone_s = row.method.details.get("alone_s")

@@ -309,10 +309,10 @@ class Value:
     leaf: bool = False  # it was made with `requires_grad=True`
     moved: ast.expr | None = None  # the move that made a leaf or a parameter a plain tensor
     pending: ast.expr | None = None  # the copy to the host that may not be complete
-    # Every element, each element where they are known, and the keys of a dict's parts.
+    # What all elements have in common, and the elements if each is known; `keys` has their keys in a dict.
     item: Value | None = None
     parts: tuple[Value, ...] = ()
-    # A module has parameters or buffers, which must move.
+    # It is a module with parameters or buffers, which must move.
     stateful: bool = False
     name: str = ""
     keys: tuple[str, ...] = ()
@@ -392,7 +392,7 @@ class Flow:
 
 
 def met(flow: Flow, other: Flow) -> Flow:
-    """Return the state where two paths meet, except one that has ended."""
+    """Return the state where two paths meet. A path that has ended does not count."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()
     known = {

@@ -18,7 +18,7 @@ CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
 # The head has one cell for each of these. The hook writes the bytes of the first cell: whether the program has started,
-# whether the hook failed, and whether it saw torch load, missed it, or came after torch's library.
+# whether the hook failed, and whether it saw torch load, missed it, or started after torch._C was loaded.
 STARTED, TORCH_NS, END_NS, TEXT_LENGTH, SITES, SITES_LOST, STEPS, DATA_NS = range(8)
 COPIES_NS, WAITS_NS, BACKWARD_NS, OPTIMIZER_NS, PHASE, EXPLICIT_STEPS, TORCH_CPU_NS, FORK_ERRORS = range(8, 16)
 TORCH_BYTE, UNSEEN = 2, 2

@@ -1,4 +1,4 @@
-"""A rank of a job, outside its program: the meeting of the ranks, a hang and the end. Free of torch."""
+"""A rank of a job, outside its program: the folder that the ranks share, a hang, and the end. Free of torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
 ENTRIES = 4096
-# The times of a rank at a hang: its thread writes, then its stack is requested, and then all files are read.
+# Seconds after a hang was marked: a rank's stack is requested, the stack is read, and rank 0 reads all files.
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
@@ -103,7 +103,7 @@ class Job:
         # If the program failed, the launcher ends this process too, which must write its report before that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         ended_ns = time.time_ns()
-        # The program's own connections may fail with the same text. torch's has gloo's file name, or its class.
+        # The program's own connections may fail with the same text. torch's error names a gloo file or is a Dist…Error.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         self.write(

@@ -174,7 +174,7 @@ def _unknown_first(
     """Return why the first rank that ended is unknown, or an empty text if it is known."""
     gone = set(range(job.world)) - {row.rank for row in job.ranks if row.exit is not None}
     if gone and (causes[0].lost_peer or is_signalled):
-        return f"how {names(gone)} ended is in no record"
+        return f"there is no record of how {names(gone)} ended"
     if len(causes) > 1 and any(row.ended_ns is None for row in causes):
         return "which of them was first is unknown: the clocks of the hosts could not be compared"
     ends = [row.ended_ns or 0 for row in failed if not row.lost_peer]
@@ -269,7 +269,7 @@ def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding
     cost, its = units.duration(job.cost_s or 0.0), "its" if is_one else "their"
     name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
     if job.since is not None:
-        slower = f"from step {job.since} on a step takes {cost} longer, and the own work of the others does not"
+        slower = f"from step {job.since} on, a step takes {cost} longer; the own work of the other ranks does not"
         return Finding(name, "warn", f"{title} slower since step {job.since}", f"{verb}; {slower}", evidence)
     if job.late:
         message = f"{verb}, {cost} longer than {its} siblings"

@@ -1,4 +1,4 @@
-"""Find functions and lines that a dry run ended before it reached, and that use a module, an optimizer or a loss."""
+"""Find the code that a dry run did not reach before its end, and that uses a module, an optimizer or a loss."""
 
 from __future__ import annotations
 
@@ -105,8 +105,9 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements that were still to run, and those among them that had never run: those of an ended loop, or
-    those after the line at which the program was ended, and all of the outermost loop around it."""
+    """Return the statements that were still to run, and those among them that run only once. For an ended loop these
+    are its body, and an empty list. Else they are the body of the outermost loop and everything after the line; the
+    statements behind that loop run only once."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []

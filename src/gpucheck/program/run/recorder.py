@@ -1,7 +1,8 @@
 """Copy the collectives in torch's flight recorder to the rank's file, in the rank's own process.
 
-torch records each collective itself, and a thread of gpucheck reads the recorder before it overwrites entries. It lacks
-gloo's sends and receives: replaced methods of the process group count them, and `Work.wait` is timed from then on.
+torch records each collective itself, and a thread of gpucheck reads the recorder before it overwrites entries. The
+recorder lacks gloo's sends and receives: replaced methods of the process group count them. `Work.wait` is timed from
+the first of them on.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Recorder:
         while not self.stop.wait(TICK_S):
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001 (a failure of ours ends the looking, never the program)
+            except Exception as error:  # noqa: BLE001 (an error in gpucheck ends the recording, never the program)
                 self.write({"say": "failed", "why": repr(error)[:500]})
                 return
 
@@ -212,7 +213,7 @@ class Exchanges:
         self.is_timed = False
 
     def install(self, native: Any) -> None:
-        """Replace the three methods of all process groups to which all sends and receives come."""
+        """Replace the three methods of process groups that all sends and receives call."""
         for name in ("send", "recv", "recv_anysource"):
             if (original := getattr(native.ProcessGroup, name, None)) is not None:
                 note = functools.partial(self._exchanged, name, native.Work)
@@ -332,7 +333,7 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
             server.sendall(b"?")
             answer = server.recv(8, socket.MSG_WAITALL)
             ended = time.time_ns()
-            if len(answer) < 8:  # rank 0 gave up: a process that was stopped answers nothing for seconds
+            if len(answer) < 8:  # rank 0 waits 5 s: this process was stopped
                 raise ConnectionError("rank 0 closed the connection")
             theirs = int.from_bytes(answer, "little")
             if ended - began < 2 * best[1]:

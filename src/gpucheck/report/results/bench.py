@@ -64,7 +64,7 @@ class LinkUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class PinnedGain:
-    """The ratio of a copy's time from pageable memory to its time from pinned memory, both as called."""
+    """The ratio of a copy's time from pageable memory to its time from pinned memory, both including the call."""
 
     direction: str
     size_bytes: int

@@ -91,8 +91,8 @@ class NodeDocument:
 
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
-    """A device that is slower than its siblings, or than the floor of its GPU model. `ratio` is its rate over theirs,
-    or over the floor. `device` is `all devices` if the whole node is slow."""
+    """A device that is slower than its siblings, or than half the peak rate of its GPU model. `ratio` is its rate
+    divided by theirs, or by the peak. `device` is `all devices` if the whole node is slow."""
 
     device: str
     figure: str

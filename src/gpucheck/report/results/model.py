@@ -57,8 +57,8 @@ class TrainingBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A tensor that is still on `device` after the move. `what` describes it, and `use` is that of the forward pass.
-    `attribute` is its name in the module, `holder` the object that holds it; `is_trained`: it takes a gradient."""
+    """A tensor that is still on `device` after the move. `what` describes it, and `use` is how the forward pass uses
+    it. `attribute` is its name in the module, `holder` the object that holds it; `is_trained`: it takes a gradient."""
 
     name: str
     kind: LeftKind
@@ -126,7 +126,7 @@ class ClaimedRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
     """The model, and the result of its move to `device`. `run` is None if no forward pass was run. `not_run` is then
-    the reason, and `proposed` are options that request one. `meta` are parameters and buffers without data.
+    the reason, and `proposed` are options that run one. `meta` are parameters and buffers without data.
     `not_followed` are parts of the simulation that this version of torch does not support."""
 
     target: str

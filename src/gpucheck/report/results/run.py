@@ -18,7 +18,7 @@ class TimeShares:
     `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the device is done (copies to
     the host among them), `rest` everything else: Python, launching kernels, other waits. `device_busy` is the part in
     which kernels ran, as NVML counts it for the whole GPU; it overlaps with the others. `cpu` is the processor time of
-    the process's threads over the same time; above 1 with several."""
+    the process's threads divided by `window_s`; several threads can make it more than 1."""
 
     window_s: float
     data: float
@@ -32,7 +32,7 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps seen. `first_s` are the times of those that stand apart from the steady ones."""
+    """The steps of the run. `first_s` are the times of the first steps (and traced ones), before the steady steps."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
@@ -168,7 +168,7 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it. `lines` are
     sorted by time, the longest first. `lines_lost` is the number of lines for which there was no space. `not_followed`
-    names what cannot be followed in this torch."""
+    names features of this torch that gpucheck cannot observe."""
 
     program: tuple[str, ...]
     exit: int | None
@@ -295,7 +295,7 @@ class DryResult:
     that it forked. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a DataLoader were
     ended early. `not_reached` names code that did not run, although the code that ran leads to it. These are functions
     of the program, and the next line of code that runs only once, if they use a module, an optimizer or a loss.
-    `not_followed` names what cannot be followed in this torch.
+    `not_followed` names features of this torch that gpucheck cannot simulate.
     """
 
     program: tuple[str, ...]
@@ -320,7 +320,7 @@ class DryResult:
     not_followed: tuple[str, ...] = ()
 
 
-# -- run on several ranks: who holds the job up, where it hangs, which calls do not match ------------------------------
+# -- run on several ranks: which rank delays the job, where the job hangs, which calls do not match --------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,8 +335,8 @@ class RankError:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` the share of the steps in
-    which it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a
-    hang, `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names
+    which it is last. The times are means of a step; None: not known. `state` is its process's state in /proc at a hang,
+    and `place` the user's line that it ran then. `ended_ns` is on rank 0's clock, after the epoch. `device` names
     what it used, joined by commas. `left_early`: it ended without an error, and other members of one of its groups made
     more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended
     it. In a job with sends and receives in its steps, `own_s` is the time of a step without all waits for other ranks,
@@ -406,7 +406,7 @@ class JobMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicWork:
-    """Work of every n-th step, as an evaluation or a checkpoint: such a step takes `extra_s` longer than the others,
+    """Work of every n-th step, such as an evaluation or a checkpoint: this step takes `extra_s` longer than the others,
     which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
 
     every: int
