@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 import pytest
 
 from gpucheck.cli import app, commands
-from gpucheck.render import text
+from gpucheck.render import explain, text
 from gpucheck.render.text import ADVICE, Line
 from gpucheck.report.events import Judged
 from gpucheck.report.finding import Finding
@@ -76,4 +76,20 @@ def test_what_several_devices_share_is_said_once_and_with_every_one_of_them() ->
         "✗ cuda:0 to cuda:2  9 % slower: heat",
         "→ gpucheck devices --device cuda:0 (and 2 more, each by its own address)",
         "✗ cuda:3: 9 % slower: power",
+    ]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        'cmake -B build "-DARCHITECTURES=120;89"',
+        "ARCH=8.9;8.6 pip install .",
+        "python -c 'import a; b()'",
+        "(one; two) x",
+    ],
+)
+def test_a_semicolon_within_a_value_ends_no_step(step: str) -> None:
+    assert [line.text for line in explain._steps(f"{step}; else a wheel")] == [
+        f"{ADVICE}{step}",
+        f"{ADVICE}else a wheel",
     ]

@@ -60,8 +60,8 @@ def _page_of_id(page: IdPage) -> Page:
     return Page(Line(title, "bold"), body, under=_steps(page.then))
 
 
-# A step ends at a semicolon that is not inside quotes or brackets; an apostrophe inside a word opens no quote.
-_STEP = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^()]*\)|(?<!\w)'[^']*'|[^;])+""")
+# A step ends at a semicolon with a space behind it, outside quotes and brackets; an apostrophe in a word is no quote.
+_STEP = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^()]*\)|(?<!\w)'[^']*'|;(?=\S)|[^;])+""")
 
 
 def _steps(then: str) -> list[Line]:
