@@ -186,3 +186,17 @@ def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:
     evidence = with_torch(HEALTHY, version="2.6.0a0+ecf3bae40a.nv25.01", versions={"torchvision": ("0.20.0a0",)})
     assert seen_by(condition, evidence) is None
     assert seen_by(condition, with_torch(HEALTHY, version="2.6.0", versions={"torchvision": ("0.20.0",)})) is not None
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchvision"),
+    [
+        *(("1.1.0", "0.3.0"), ("1.2.0", "0.4.0"), ("1.3.0", "0.4.1"), ("1.3.1", "0.4.2"), ("1.4.0", "0.5.0")),
+        *(("1.5.1", "0.6.1"), ("1.6.0", "0.7.0"), ("1.7.0", "0.8.1"), ("1.7.1", "0.8.2"), ("1.8.1", "0.9.1")),
+        *(("1.9.1", "0.10.1"), ("1.10.0", "0.11.1"), ("1.10.2", "0.11.3"), ("1.11.0", "0.12.0")),
+        *(("1.12.1", "0.13.1"), ("1.13.1", "0.14.1"), ("2.0.0", "0.15.1"), ("2.0.1", "0.15.2")),
+        *(("2.1.2", "0.16.2"), ("2.4.1", "0.19.1"), ("2.9.1", "0.24.1"), ("2.13.0", "0.28.0")),
+    ],
+)
+def test_the_torchvision_that_asks_for_a_torch(torch: str, torchvision: str) -> None:
+    assert fixes.torchvision_of(torch) == torchvision

@@ -138,6 +138,8 @@ RELEASES: dict[Release, tuple[str, ...]] = {
 NEWEST = max(RELEASES)
 # Architectures in all wheels of torch 1.8 to 1.13, by prefix of the build (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
+# The last torch with a build for the CUDA of an older driver ("previous versions").
+LAST_FOR = {"10.2": "1.12.1", "10.1": "1.7.1", "10.0": "1.2.0", "9.2": "1.7.1", "9.0": "1.1.0"}
 # The builds of older releases (the same sources). PYTHONS has rows of a release, and the oldest and newest Python of
 # the wheels from this release on.
 BUILDS_OF_TORCH_1 = {
@@ -147,6 +149,7 @@ BUILDS_OF_TORCH_1 = {
     (1, 10): ("cu113", "cu111", "cu102"),
     (1, 9): ("cu111", "cu102"),
     (1, 8): ("cu111", "cu102", "cu101"),
+    (1, 7): ("cu110", "cu102", "cu101", "cu92"),
 }
 PYTHONS: tuple[tuple[Release, Release, Release], ...] = (
     ((2, 9), (3, 10), (3, 14)),
@@ -222,6 +225,21 @@ def release_of(version: str | None) -> Release | None:
     """Return the release of a published torch (2.9 for `2.9.1+cu128`); None for nightly, vendors' and own builds."""
     match = re.fullmatch(r"(\d+)\.(\d+)\.\d+(?:\.post\d+)?(?:\+[\w.]+)?", version or "")
     return (int(match[1]), int(match[2])) if match else None
+
+
+def torchvision_of(torch: str) -> str:
+    """Return the torchvision that belongs to a release of torch, according to the packages' own requirements."""
+    major, minor, patch = map(int, torch.split("."))
+    is_ahead = (major, minor) in ((1, 3), (1, 7), (1, 10), (2, 0))
+    return f"0.{minor + (15 if major == 2 else 2 if minor < 3 else 1)}.{patch + is_ahead}"
+
+
+def older_build(cuda: str) -> str:
+    """Return the command for the last torch with a build for a driver of CUDA 9 or 10; empty for other CUDAs."""
+    if (torch := LAST_FOR.get(cuda)) is None:
+        return ""
+    packages = f"pytorch={torch} torchvision={torchvision_of(torch)} cudatoolkit={cuda}"
+    return f"the last torch for this driver's CUDA: conda create -n old python=3.7 {packages} -c pytorch"
 
 
 def pinned(version: str | None) -> str:

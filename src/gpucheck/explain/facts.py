@@ -131,7 +131,7 @@ _GPUS = (
     (r"\bg?h[12]00\b|\bh20\b|\bh800\b", "9.0"),
     (r"rtx ?40[5-9]0|\b40[5-9]0 gpu\b|\bl40s?\b|\bl4\b|rtx ?6000 ada", "8.9"),
     (r"\borin\b", "8.7"),
-    (r"rtx ?30[5-9]0|\b30[5-9]0 gpu\b|rtx ?a\d000|\ba10g?\b|\ba40\b", "8.6"),
+    (r"rtx ?30[5-9]0|\b30[5-9]0 gpu\b|rtx ?a\d000|\ba[456]000\b|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
     (r"rtx ?20[5-9]0|gtx ?16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
@@ -171,8 +171,13 @@ _NAMED = {
     "pixi": r"\.pixi[/\\]|\bpixi (?:add|install|run)",
     # The forms of messages of torch before 2.1.
     "old_torch": r"\(gpu \d; [\d.]+ [gm]ib total|optype=\w+, timeout\(|[/\\]thc[/\\]",
+    # Releases of torch without inference_mode.
+    "no_grad": r"thcudacheck|[/\\]thc[/\\]|; [\d.]+ [gm]ib cached\)|"
+    r"\btorch(?: version)?[ \t:=-]{1,4}(?:0\.[1-4]|1\.[0-8])\b",
+    "conda_cpu": r"(?m)_pytorch_select +\S+ +cpu_|^cpuonly +\d|^pytorch +\d\S+ +(?:cpu_|py\S+_cpu)",
+    "crio": r"\bcri-?o\b",
     "podman": r"\busing podman\b|\bpodman(?:-compose| run| exec| version)",
-    "desktop": r"\bdocker desktop\b|start docker compose application|docker_engine|dockerdesktop",
+    "desktop": r"\bdocker desktop\b|\bdesktop-linux\b|start docker compose application|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
@@ -203,7 +208,7 @@ _NAMED = {
     "suspend": r"\bsuspend(?:s|ed|ing)?\b|powermanagement|powermgmt|\b(?:enters?|from) standby\b|"
     r"\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+|standby|wak\w+)\b",
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
-    "dockerd": r"docker default runtime|\bdockerd\b|daemon\.json",
+    "dockerd": r"docker default runtime|nvidia-docker2|\bdockerd\b|daemon\.json",
     "nccl_info": r"\bnccl info\b",
     "server": r"\bvllm (?:serve|version)|enginecore|\bvllmworker|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|"
     r"launch)|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|"
@@ -249,8 +254,8 @@ _COMPILED = re.compile(
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"\b(?:i|we|ive|weve) [^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
-    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |added |adding |"
-    r"already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
+    r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |added |"
+    r"adding |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
     r"^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
@@ -343,6 +348,8 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := re.search(cuda, text)):
         without = "" if re.search(r"rocm used to build pytorch: \d", text) else "cpu"
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else without
+    if not build and re.search(_NAMED["conda_cpu"], text):
+        build = "cpu"
     # The folder of the CUDA libraries that pip installed for torch.
     brought = re.search(r"nvidia[/\\](cu1\d)[/\\]lib", text)
     return version, build or (f"{brought[1]}0" if brought else "")

@@ -306,7 +306,7 @@ def _memory_then(
     if not held:
         return OFFLOAD if is_loading else SMALLER
     if not others:
-        return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
+        return f"nvidia-smi shows whether another program holds memory: use another GPU, or end it; else {SMALLER}"
     pids = [str(process["pid"]) for process in others]
     if "own_bytes" in found:
         return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
@@ -386,9 +386,9 @@ def _driver_then(found: Numbers) -> str:
     major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
     older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
     return (
-        f"update the driver (CUDA 12 needs {fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} "
-        f"{fixes.LEAST_DRIVER[newest]}), or install "
-        f"{older if tag else f'an old torch (CUDA {major} has no wheels today)'}"
+        f"update the driver ({'CUDA 10.2 needs 440.33, 11.x 450.80, ' * (int(major) < 11)}CUDA 12 needs "
+        f"{fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} {fixes.LEAST_DRIVER[newest]}), or install "
+        f"{older if tag else fixes.older_build(found['driver_cuda']) or f'a torch built for CUDA {major}'}"
     )
 
 
@@ -436,10 +436,7 @@ _NOT_OWN = (
 )
 # The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
 _TOOLKITS = (
-    (
-        r"[1-4]\d",
-        f"{_NOT_OWN}, and build in an empty folder; for that very GPU CUDA 8 (2.x), 10 (3.0) or 11",
-    ),
+    (r"[1-4]\d", f"{_NOT_OWN}, and build in an empty folder; for that very GPU CUDA 8 (2.x), 10 (3.0) or 11"),
     (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
     *(
         (numbers, f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}")
@@ -615,8 +612,9 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
-        "the host has no NVIDIA driver that the toolkit can find",
-        "install the driver on the host, where nvidia-smi has to work. Docker of snap or Desktop does not see it",
+        "it finds no NVIDIA driver where this Docker runs",
+        "nvidia-smi on the host has to work, else install the driver; where it works, docker context use default: the "
+        "Docker of Desktop or of snap does not see it",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",

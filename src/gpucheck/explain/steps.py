@@ -28,7 +28,10 @@ def install_torch(facts: Facts) -> str:
     if "jetson" in facts.names:
         return fixes.JETSON
     if not (facts.capabilities or facts.driver_cuda):
-        tags = fixes.RELEASES.get(fixes.release_of(facts.torch) or fixes.NEWEST, ())
+        release = fixes.release_of(facts.torch) or fixes.NEWEST
+        tags = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
+        if not tags:
+            return ""
         return (
             f"pip install --force-reinstall {fixes.pinned(facts.torch)} --index-url {fixes.INDEX}/TAG, where TAG is "
             f"the newest of {', '.join(tags)} that is not above the CUDA version in nvidia-smi"
@@ -53,25 +56,28 @@ def abi(facts: Facts) -> str:
 
 
 def install_torchvision(facts: Facts) -> str:
-    """Return the command for the torchvision that belongs to a torch 2 (0.15 to 2.0, 0.16 to 2.1)."""
+    """Return the command for the torchvision that belongs to this torch."""
     if old := re.fullmatch(r"1\.(\d+)\.(\d+)", facts.torch):
-        # The last number of a few releases is not torch's.
-        patch = {"1.7.0": 1, "1.7.1": 2, "1.10.1": 2, "1.10.2": 3}.get(facts.torch, old[2])
+        build = facts.build or "cuXYZ"
+        tags = fixes.BUILDS_OF_TORCH_1.get((1, int(old[1])), ()) if build == "cuXYZ" else ()
+        among = f"; cuXYZ is torch's own CUDA, torch.version.cuda: one of {', '.join(tags)}" * bool(tags)
         return (
-            f"pip install --force-reinstall --no-deps torchvision==0.{int(old[1]) + 1}.{patch}+"
-            f"{facts.build or 'cuXYZ'} -f {fixes.INDEX}/torch_stable.html, which belongs to torch {facts.torch}"
+            f"pip install --force-reinstall --no-deps torchvision=={fixes.torchvision_of(facts.torch)}+{build} -f "
+            f"{fixes.INDEX}/torch_stable.html, which belongs to torch {facts.torch}{among}"
         )
     match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
     if match is None:
         return (
             "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
-            f"2.N.P (0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url {fixes.INDEX}/TAG, where TAG is "
-            "what torch.__version__ shows after the + (cpu, cu128)"
+            "2.N.P (0.19.1 for 2.4.1, but 0.15.2 for 2.0.1; torchaudio has torch's own number) --index-url "
+            f"{fixes.INDEX}/TAG, where TAG is what torch.__version__ shows after the + (cpu, cu128)"
         )
-    beside = f" torchaudio=={facts.torch}" * facts.holds(r"\btorchaudio\b")
+    # torchaudio ends at 2.11; that of torch 2.0 is one ahead.
+    audio = f"2.0.{int(match[2]) + 1}" if match[1] == "0" else facts.torch
+    beside = f" torchaudio=={audio}" * (int(match[1]) < 12 and facts.holds(r"\btorchaudio\b"))
     index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
     return (
-        f"pip install --force-reinstall --no-deps torchvision==0.{int(match[1]) + 15}.{match[2]}{beside} --index-url "
+        f"pip install --force-reinstall --no-deps torchvision=={fixes.torchvision_of(facts.torch)}{beside} --index-url "
         f"{fixes.INDEX}/{index}: the release that belongs to torch {facts.torch}, from the same index"
     )
 
@@ -81,6 +87,7 @@ def rebuild(facts: Facts) -> str:
     if "ui" in facts.names:
         return f"a wheel of {name} for this GPU, torch, CUDA and Python (its release page names them), or do without it"
     arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
+    arch = f'"{arch}"' if ";" in arch else arch
     variable = "set" if "windows" in facts.platforms else "export"
     return (
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
@@ -128,6 +135,14 @@ def server_share(facts: Facts) -> float:
     """Return the share of GPU memory that the server may use; 0 if the paste does not state it."""
     found = re.findall(r"gpu[-_]memory[-_]utilization[= ]+(0?\.\d+)", facts.text)
     return float(found[-1]) if found and facts.holds(r"no available memory|kv cache is|is larger than the max") else 0
+
+
+def more_ranks(facts: Facts) -> int:
+    """Return how many GPUs a launcher's command makes visible if it starts more processes than that; else 0."""
+    ranks = re.search(r"nproc[-_]per[-_]node[= ]+(\d+)|--num[-_]processes[= ]+(\d+)", facts.text)
+    gpus = re.search(r"\b(?:cuda|hip)_visible_devices=(\d+(?:,\d+)*)\b", facts.text)
+    visible = len(gpus[1].split(",")) if gpus else 0
+    return visible if ranks and visible < int(ranks[1] or ranks[2]) else 0
 
 
 def install_for_amd(facts: Facts) -> str:
@@ -328,6 +343,9 @@ def room(then: str, facts: Facts) -> str:
     """Return the step for full memory, with the options of the program in the paste."""
     tables = _PROGRAMS if OFFLOAD in then else (*_PROGRAMS, *_FRAMES)
     step = next((step for pattern, step in tables if facts.holds(pattern)), "")
+    # torch before 1.10, which says "cached" or ends its message at "reserved", has no such setting.
+    if "_ALLOC_CONF=" in then and (re.match(r"1\.[0-9]\b", facts.torch) or facts.holds(r"; [\d.]+ [gm]ib cached\)")):
+        then = SMALLER
     if not step:
         return then
     if "_ALLOC_CONF=" in then and "inference_mode" in step:
@@ -443,6 +461,9 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
     ("old_torch", r"TORCH_NCCL_DUMP_\S+ and \S+ write down", "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO show"),
+    ("no_grad", r"torch\.inference_mode\(\)", "torch.no_grad()"),
+    ("crio", r"\bcontainerd\b", "crio"),
+    ("cluster", r"\bupdate the driver\b", "ask the administrators for a newer driver"),
     ("old_torch", r"=expandable_segments:True", "=max_split_size_mb:128"),
     ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |; a program on torch needs both built.*", ""),
     ("linux", r" \(Windows: [^)]*\)", ""),
@@ -468,11 +489,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
     ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
     ("windows", r"pip list \| grep[^);:,]*?(?= shows|[);:,]|$)", "pip list"),
-    (
-        "portable",
-        _PIP,
-        r".\\python_embeded\\python.exe -m pip ",
-    ),
+    ("portable", _PIP, r".\\python_embeded\\python.exe -m pip "),
     ("uv", r"(?<!uv )" + _PIP, "uv pip "),
     ("webui", r"(?<![\w-])(?:python -m )?pip (?=install --force|uninstall|list|show)", "venv/bin/python -m pip "),
     ("windows", r"venv/bin/python", r"venv\\Scripts\\python"),
