@@ -222,6 +222,47 @@ ray.resources|ray status|GetTimeoutError: Placement group creation timed out: no
 kubernetes.plugin|restart k3s|k3s: Incompatible strategy detected auto. If this is a GPU node, did you configure
 kernel.nvrm|0.7|NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] returned from _memdesc
 nvml.not_loaded|install dkms|sudo: dkms: command not found//NVIDIA-SMI couldn't communicate with the NVIDIA driver
+container.cli|docker context use default|nvidia-container-cli: load library failed: libnvidia-ml.so.1//works with sudo
+container.cli|docker context use default|desktop-linux//nvidia-container-cli: initialization error: libnvidia-ml.so.1
+container.cli|install the driver|nvidia-container-cli: initialization error: libnvidia-ml.so.1//sudo: the same
+numerics.nan|--no-half|NansException: A tensor with all NaNs was produced in Unet. Try --no-half
+numerics.nan|--fp32-vae|ComfyUI//NansException: A tensor with all NaNs was produced in VAE
+numerics.nan|learning rate|Epoch 3: loss=nan, lr=0.1
+import.nms|torchvision==0.15.2 --index-url|torch: 2.0.1+cu118//Could not run 'torchvision::nms' with arguments
+import.nms|torchvision==0.15.1 torchaudio==2.0.1|torchaudio//torch 2.0.0+cu117//operator torchvision::nms does not exist
+import.nms|0.8.1+cuXYZ|torch version: 1.7.0//Could not run 'torchvision::nms' with arguments from the 'CUDA' backend
+cuinit.too_old|cudatoolkit=10.1|The NVIDIA driver on your system is too old (found version 10010).
+cuinit.too_old|torchvision=0.8.2 cudatoolkit=9.2|The NVIDIA driver on your system is too old (found version 9020).
+cuinit.too_old|whl/cu118|The NVIDIA driver on your system is too old (found version 11040).
+torch.cpu_only|cudatoolkit=10.0|CUDA Version: 10.0//AssertionError: Torch not compiled with CUDA enabled
+torch.cpu_only|pytorch-gpu|_pytorch_select 0.1 cpu_0//You requested GPUs: [0]//But your machine only has: []
+torch.cpu_only|pytorch-gpu|cpuonly 2.0 0 pytorch//AssertionError: Torch not compiled with CUDA enabled
+torch.cpu_only|torch==2.2.2|YOLOv8 torch-2.2.2+cpu//File "x/predictor.py", line 2, in f//    select_device(
+torch.cpu_only|cu117, cu116|YOLOv5 v7.0-1 Python-3.10.4 torch-1.13.1+cpu//why does it not use the GPU?
+torch.no_accelerator|for the JetPack|torch on a Jetson Nano (JetPack 4.4), cuda.is_available() returns false
+tensor.device_mismatch|lm_head|generation/utils.py//but found at least two devices, cuda:1 and cuda:0!
+tensor.type_mismatch|model.to|Input type (torch.cuda.HalfTensor) and weight type (torch.HalfTensor) should be the same
+tensor.meta|on one GPU|I use device_map=auto//NotImplementedError: Cannot copy out of meta tensor; no data!
+cudnn.failed|1.8.1+cu111|GPU A5000, torch - 1.1//cuDNN error: CUDNN_STATUS_EXECUTION_FAILED
+cublas.failed|1.8.1+cu111|NVIDIA A100, torch==1.5.1//CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling f
+oom.cuda|smaller batch|CUDA out of memory. Tried to allocate 4 GiB (4 GiB already allocated; 1 GiB free; 3.7 GiB cached)
+oom.cuda|torch.no_grad()|THCudaCheck FAIL file=b.cu line=58 error=2 : out of memory//a jump of memory in validation
+oom.vllm|--max-batch-total-tokens|Not enough memory to handle 16000 total tokens with 2 prefill tokens.
+oom.mps|not an argument|How to use HIGH_WATERMARK_RATIO?//MPS backend out of memory (MPS allocated: 2.44 GB
+dist.accelerate|NCCL_IB_DISABLE=1|RTX 4000 series doesn't support faster communication. Please set NCCL_IB_DISABLE=1
+dist.port|sets the port itself|I changed MASTER_PORT, the same error//RuntimeError: Address already in use
+cuda.ordinal|--nproc_per_node=2|CUDA_VISIBLE_DEVICES=1,2 torchrun --nproc_per_node=4 a.py//invalid device ordinal
+cuda.ordinal|--nproc_per_node=1|CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 4//invalid device ordinal
+cuda.ordinal|--nproc_per_node=N|torch.cuda.set_device(args.local_rank)//RuntimeError: CUDA error: invalid device ordinal
+cuda.illegal_access|CUDAGuard|it fails on any gpu except 0//CUDA error: an illegal memory access was encountered
+cuda.illegal_access|--main-gpu|ComfyUI works//ggml-cuda.cu:3//CUDA error: an illegal memory access was encountered
+cuda.no_kernel|"120;86", with|ggml-cuda.cu:3 CUDA error: no kernel image is available on RTX 5090 and RTX 3090
+kubernetes.plugin|--runtime=crio|CRI-O//Incompatible platform detected//If this is a GPU node, did you configure
+kubernetes.plugin|--runtime=docker|nvidia-docker2//Incompatible platform detected//If this is a GPU node, did you set
+llamacpp.cpu_build|DGGML_CUDA=on|MAKE_ARGS=-DGGML_CUBLAS=on//llama-cpp-python still shows BLAS=0 on my GPU
+llamacpp.cpu_build|whl/cu124|from llama_cpp import Llama//n_gpu_layers=20//why does it not use gpu?
+compile.missing|"triton-windows<3.2" for torch 2.4|WindowsPath, torch 2.4.1//Cannot find a working triton installation.
+nvml.not_loaded|linux-cachyos-headers|couldn't communicate with the NVIDIA driver. nvidia-dkms, linux-cachyos
 """
 
 
@@ -468,7 +509,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "pip install -U bitsandbytes",
             "Device Manager",
         ),
-        ("CUDA error: no kernel image is available\n in ggml-cuda.cu:2100", "cuda.no_kernel", "cmake -D", "wheel"),
+        ("CUDA error: no kernel image is available\n in ggml-cuda.cu:2100", "cuda.no_kernel", "cmake -B", "wheel"),
         (
             "JetPack 6.2\nImportError: libcudss.so.0: cannot open shared object file",
             "import.library",
@@ -755,7 +796,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         (
             "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
             "tensor.type_mismatch",
-            "x.to(device)",
+            "model.to(device)",
         ),
         ("RuntimeError: expected scalar type Long but found Float", "tensor.dtype", "labels.long()"),
         ("RuntimeError: \"host_softmax\" not implemented for 'Long'", "tensor.not_implemented", "x.float() before"),

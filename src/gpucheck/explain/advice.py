@@ -8,12 +8,71 @@ from dataclasses import replace
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
-from gpucheck.explain.steps import server_share
+from gpucheck.explain.steps import more_ranks, server_share
 from gpucheck.explain.text import BACKEND
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
     *advice_setup.ADVICE,
+    of("numerics.nan")(
+        r"nansexception|nans was produced in|\A(?=[\s\S]*(?:webui|comfyui|invokeai|fooocus))(?![\s\S]*(?:train|lora_))",
+        "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "
+        "--no-half-vae; ComfyUI: --fp32-vae, --force-upcast-attention or --force-fp32; else another VAE (fp16-fix for "
+        "SDXL): --disable-nan-check only shows black pictures",
+        title="the picture was computed to NaN: probably float16 is too narrow for this model or GPU (GTX 16xx, VAE)",
+        meaning="Nothing is trained here. float16 ends at 65 504, and a GTX 16xx computes it wrongly.",
+    ),
+    of("tensor.type_mismatch")(
+        r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
+        "model.to(device) before it is used: its weights are on the CPU and the input on the GPU (torchsummary: "
+        'summary(model.to("cuda"), …), or device="cpu")',
+        title="the model is on the CPU and its input on the GPU",
+    ),
+    of("tensor.meta")(
+        r"device_map ?= ?\W?auto|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|low_cpu_mem",
+        'without offloading: the whole model on one GPU where it fits ({"": 0} as the device_map), else on the CPU '
+        '("cpu"), more GPUs or a smaller model; else a newer release of the program that the traceback names',
+        title="a part of the model is on the meta device: probably offloaded, which this program does not expect",
+    ),
+    of("dist.port")(
+        r"(?:chang|tried|set|export)\w*[^.\n]{0,60}\bmaster_port\b[\s\S]{0,160}\b(?:same|still|no effect|again|anyway)",
+        "grep PORT -rn . in the program's folder: it sets the port itself, change it there; sudo ss -ltnp | grep PORT "
+        "shows the holder, another user's too",
+        title="the port of the rendezvous is taken, and the program does not read MASTER_PORT",
+        certainty="strong",
+    ),
+    of("cuda.ordinal")(
+        lambda facts: bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank"),
+        lambda facts: (
+            f"--nproc_per_node={more_ranks(facts) or 'N'} (torchrun --nproc-per-node), not above what python -c '"
+            "import torch; print(torch.cuda.device_count())' prints: CUDA_VISIBLE_DEVICES may hide some"
+        ),
+        title="more processes were started than GPUs are visible",
+        certainty="strong",
+    ),
+    of("cuda.illegal")(
+        r"(?:other than|except|besides|not)(?: on| the)? (?:gpu|device|cuda)(?: device)?[ :]?0\b|any gpu except 0\b|"
+        r"\b(?:works?|runs?|fine|ok)\b[^.\n]{0,30}\b(?:on |with )(?:device |gpu ?|cuda:?)0\b[^\n]{0,40}\bfail",
+        "CUDA_VISIBLE_DEVICES=N before the command, which makes that GPU number 0 of the program (llama.cpp: "
+        "--main-gpu N where others stay visible); an extension's own code needs at::cuda::CUDAGuard(x.device())",
+        title="a kernel accessed memory outside its own: probably it runs on GPU 0 with another GPU's tensors",
+    ),
+    of("oom.vllm")(
+        r"to handle \d+ \w+ tokens|max[-_]batch[-_](?:total|prefill)[-_]tokens|text[-_]generation[-_]\w+er\b",
+        "a smaller --max-batch-total-tokens (not below --max-total-tokens) and --max-batch-prefill-tokens, then "
+        "--max-total-tokens; else --quantize, --num-shard N, or a newer release, which finds the number itself",
+        title="Text Generation Inference has too little GPU memory for the tokens of its settings",
+    ),
+    of("oom.mps")(
+        r"how [^\n]{0,40}high_watermark|high_watermark_ratio(?!=0\.0 to disable)[\s\S]*high_watermark_ratio=0\.0 to di",
+        "a smaller batch (embed_batch_size) or model; if that is not enough PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 "
+        "python …, which lifts the limit and may freeze the Mac: it is a variable of the environment, not an argument",
+    ),
+    of("oom.cuda")(
+        r"(?:jump|increas|grow|ris(?:e|ing)|spike)\w*[^.\n]{0,60}\b(?:valid|eval|test)",
+        "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller batch",
+        title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
+    ),
     of("tensor.placed")(
         r"in from_pretrained\b[\s\S]*in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these releases "
@@ -94,7 +153,6 @@ ADVICE: tuple[Advice, ...] = (
         "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
         "call; in torch torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         title="cuSOLVER does not take a matrix or batch of this size",
-        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
@@ -148,7 +206,6 @@ ADVICE: tuple[Advice, ...] = (
         "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
         "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
         title="a package was compiled by a newer CUDA than this JetPack's driver",
-        meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
     ),
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
@@ -176,8 +233,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("xpu.lost")(r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     of("cuda.not_supported")(
-        "kernels",
-        f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+        "kernels", f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have"
     ),
     of("oom.host")(
         lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
@@ -190,14 +246,12 @@ ADVICE: tuple[Advice, ...] = (
         "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "
         "(free -h); in a container or virtual machine a higher memory limit",
         title="the model needs more RAM than is free",
-        meaning="The program compared what the model needs with the free RAM, and did not start it.",
     ),
     of("dist.world_size")(
         r"attention heads|quantization block_|min_thread_|block_size_k|quantized weight shape",
         "a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang --tp N), "
         "with the other GPUs in --pipeline-parallel-size or --data-parallel-size; or weights of another quantisation",
         title="the number of attention heads, or of blocks of the weights, cannot be divided among these GPUs",
-        meaning="Tensor parallelism gives each GPU the same number of heads, and whole blocks of quantised weights.",
     ),
     of("cuda.ordinal")(
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"
@@ -226,13 +280,11 @@ ADVICE: tuple[Advice, ...] = (
         "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python (python -c "
         "'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type",
         title="this macOS is too old for torch's MPS, or for an operation of it",
-        meaning="Metal supports it from the macOS version in the message on.",
     ),
     of("dist.environment")(
         r"no backend type associated with device type",
         'x.to("cuda") for the tensor sent (NCCL takes no others), or init_process_group("cpu:gloo,cuda:nccl") for both',
         title="the process group has no backend for the device of a tensor",
-        meaning="A collective got a tensor on the device that the message names; the group was made for another.",
     ),
     of("tensor.type_mismatch", "tensor.dtype")(
         # The device is the same, but the data types differ.
@@ -242,7 +294,6 @@ ADVICE: tuple[Advice, ...] = (
         'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
         "arrays are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
-        meaning="Both are on the same device; one is float16, bfloat16 or float64 and the other float32.",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
         r"expected (?:object of )?(?:scalar )?type \S{0,6}long|scalar types?:? long|"
@@ -266,7 +317,6 @@ ADVICE: tuple[Advice, ...] = (
         r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or a real Mac',
         title="the Metal device gives torch no memory",
-        meaning="Nothing is in use, and a small request fails: usually macOS runs in a virtual machine, as a CI's.",
         certainty="strong",
     ),
     of("nccl.interface")(
@@ -274,7 +324,6 @@ ADVICE: tuple[Advice, ...] = (
         "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
         "NCCL_SOCKET_FAMILY=AF_INET where an address begins with fe80; the firewall has to let NCCL through",
         title="NCCL tries to reach a rank by an interface that does not lead there",
-        meaning="The other rank reported the address of an interface that this machine cannot reach.",
         certainty="strong",
     ),
     of("dist.world_size")(
@@ -282,7 +331,6 @@ ADVICE: tuple[Advice, ...] = (
         "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
         "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
         title="two processes have the same rank",
-        meaning="NCCL counts each rank once as it starts, and one came twice.",
     ),
     of("cuda.argument")(
         r"ipcgetmemhandle|ipcopenmemhandle",
@@ -304,7 +352,6 @@ ADVICE: tuple[Advice, ...] = (
         "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
-        meaning="A handle needs free GPU memory; the values of the matrix play no part in it.",
     ),
     of("oom.cuda")(
         lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
@@ -349,9 +396,12 @@ ADVICE: tuple[Advice, ...] = (
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
     of("tensor.device_mismatch")(
-        r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model))[\s\S]*devices, \w+:\d+ and \w+:\d",
-        "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U transformers "
-        'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
+        r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model|transformers_modules|generation[/\\]utils))"
+        r"(?![\s\S]*(?:distributeddata|data_?parallel))[\s\S]*devices, \w+:\d+ and \w+:\d",
+        'a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0; else a device_map with the '
+        "embedding, the vision part, the last norm and lm_head on one GPU, inputs.to(model.device), and x.to(y.device) "
+        "in the line that the traceback names; pip install -U transformers accelerate, and the model's newest code",
+        title="parts of a model that is split over several GPUs meet on different ones",
     ),
     of("tensor.device_mismatch")(
         r"\A(?=[\s\S]*(?:(?<!distributed)(?<!distributed_)data_?parallel|replica \d|transformers[/\\]trainer\.py))"
@@ -376,17 +426,18 @@ ADVICE: tuple[Advice, ...] = (
         r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
         'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
     ),
+    of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
+        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
+        "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
+        "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=N or --main-gpu N whether one of several GPUs is; "
+        "sudo dmesg | grep -i xid",
+    ),
     of("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn.")(
         "ui",
         "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-pinned-memory, "
         "--disable-cuda-malloc and --use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: "
         "--opt-sub-quad-attention, no --xformers); then the newest driver, and update the program and the node that "
         "the traceback names last",
-    ),
-    of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
-        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
-        "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
-        "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
     ),
     of("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized")(
         lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},
@@ -405,8 +456,7 @@ ADVICE: tuple[Advice, ...] = (
         "match. Delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     of("cuda.fork")(
-        "vllm",
-        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
+        "vllm", "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':"
     ),
     of("oom.vllm")(
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
@@ -415,7 +465,6 @@ ADVICE: tuple[Advice, ...] = (
         "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter "
         "context",
         title="the server's cache of keys and values is full, and requests wait",
-        meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
         certainty="hint",
     ),
     of("oom.vllm")(
@@ -443,7 +492,6 @@ ADVICE: tuple[Advice, ...] = (
         "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP "
         "the address that ray list nodes shows for it, without a slash or a port",
         title="vLLM's driver process finds none of Ray's GPUs on its own node",
-        meaning="vLLM looks for workers with its own address: the node has no GPU in Ray, or the address is another.",
     ),
     of("nccl.timeout")(
         r"\(seqnum=[1-3],(?![\s\S]*seqnum=\d\d)",
@@ -484,7 +532,6 @@ ADVICE: tuple[Advice, ...] = (
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
-        meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
     ),
     of("vllm.start", "sglang.start")(
         r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
@@ -495,20 +542,17 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
         "nothing to do for it; the first error below or on another rank is the cause",
         title="a harmless warning: this machine has no IPv6",
-        meaning="torch tries IPv6 first and goes on with IPv4.",
     ),
     of("vllm.start", "quant.extension")(
         lambda facts: "vllm" in facts.names and "windows" in facts.platforms,
         "run it inside WSL, or in its container with Docker's WSL 2 engine; a fork for Windows has its own wheels",
         title="vLLM has no release for Windows",
-        meaning="Its compiled half is missing: the package was installed from sources without it.",
     ),
     of("cuda.ptx")(
         r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
         "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
         "gpu-burn: make COMPUTE=8.6), and update the driver",
         title="the driver could not compile a kernel's PTX",
-        meaning="It was made for a newer GPU than this one, or by a newer CUDA than the driver's.",
         certainty="strong",
     ),
     of("cuda.ptx")(

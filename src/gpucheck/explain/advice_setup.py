@@ -29,6 +29,33 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 
 
 ADVICE: tuple[Advice, ...] = (
+    of("cuinit.too_old", "torch.cpu_only")(
+        lambda facts: bool(fixes.older_build(facts.driver_cuda)) and "container" not in facts.names,
+        lambda facts: f"{fixes.older_build(facts.driver_cuda)}; or a newer driver, and a newer torch",
+    ),
+    of("torch.cpu_only")(
+        "conda_cpu",
+        "in that environment conda remove cpuonly _pytorch_select (those it has), then conda install -c conda-forge "
+        "pytorch-gpu; to keep an old release conda install pytorch=VERSION torchvision cudatoolkit=X.Y -c pytorch",
+        title="conda chose a torch without CUDA in this environment",
+    ),
+    of("cudnn.", "cublas.", "cuda.no_kernel")(
+        lambda facts: (
+            re.match(r"1\.[0-6]\b", facts.torch) is not None
+            and any(fixes.number(value) in (80, 86, 89, 90) for value in facts.capabilities)
+        ),
+        "a torch of CUDA 11.1 or newer, at the oldest pip install torch==1.8.1+cu111 torchvision==0.9.1+cu111 -f "
+        f"{fixes.INDEX}/torch_stable.html (Python 3.6 to 3.9); extensions have to be built again",
+        title="torch is older than the GPU: its CUDA has no code for it",
+        certainty="strong",
+    ),
+    of("container.cli")(
+        r"nvidia-container-cli[\s\S]*\bsudo docker run(?![\s\S]*nvidia-container-cli)|\bwith sudo\b[^.\n]{0,40}"
+        r"\b(?:works|fine)\b|\b(?:works?|worked|runs|fine|ok)\b[^.\n]{0,30} (?:with|using|as) (?:sudo|root)\b",
+        "docker context ls: docker context use default (the host's Docker; sudo usermod -aG docker $USER gives you "
+        "its socket), or remove Docker Desktop for Linux, whose virtual machine has no NVIDIA GPU",
+        title="this is probably not the host's own Docker, but Docker Desktop's or a rootless one",
+    ),
     of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
         r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
         "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
@@ -104,7 +131,6 @@ ADVICE: tuple[Advice, ...] = (
         "the container then uses the CPU; or run that program outside of docker, where it can use Metal (Ollama: its "
         "app for macOS, which containers reach as host.docker.internal:11434)",
         title="docker on a Mac has no NVIDIA GPU to pass to containers",
-        meaning="Docker on macOS runs in a virtual machine without a GPU.",
     ),
     of("import.glibc")(
         r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
@@ -119,7 +145,6 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version",
         "conda install -c conda-forge 'libstdcxx-ng>=13' there (GLIBCXX_3.4.33: 14), and rebuild extensions uncached",
         title="the conda environment's libstdc++ is older than the package",
-        meaning="It was compiled with a newer gcc, usually the system's, and runs with the environment's library.",
     ),
     of("bitsandbytes.setup")(
         "jetson",
@@ -136,7 +161,6 @@ ADVICE: tuple[Advice, ...] = (
         r"undefined symbol:? ijit_",
         "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or pip's torch in place of conda's",
         title="conda's MKL is newer than this torch, and lacks a function that it calls",
-        meaning="MKL 2024.1 dropped iJIT_NotifyEvent; torch was linked against an older one. No GPU takes part.",
     ),
     of("nvcc.missing", "compile.cuda_h")(
         r"\b(?:cusparse|cusolver|cublas|curand|cufft|cudnn)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
@@ -167,7 +191,6 @@ ADVICE: tuple[Advice, ...] = (
             "--no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it"
         ),
         title="a package was built with another C++ ABI than torch",
-        meaning="pip's torch is built with the new ABI of std::string (cxx11) from 2.7 on, before with the old one.",
     ),
     of("hip.arch")(
         lambda facts: (
@@ -230,7 +253,6 @@ ADVICE: tuple[Advice, ...] = (
         "where you built it: again with this torch, in an empty folder (pip install --no-build-isolation); else a new "
         "environment for its own torch: vLLM uv pip install vllm --torch-backend=auto (SGLang pip install sglang)",
         title="the server's compiled half was built for another torch",
-        meaning="A release of vLLM or SGLang fits exactly one torch, which was replaced.",
     ),
     of("nvcc.missing")(
         r"cannot find -l(?:cu|nv)",
@@ -251,7 +273,6 @@ ADVICE: tuple[Advice, ...] = (
         "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
         "to be True: older releases of transformers raise the same error if it is False",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
-        meaning="transformers asks which packages are installed once, as it is imported.",
     ),
     of("cuda.no_kernel")(
         r"llama[-_]cpp[-_]python",
@@ -264,7 +285,6 @@ ADVICE: tuple[Advice, ...] = (
         "unset LD_LIBRARY_PATH and try again; else install torch into a new environment (python -m venv NEW), or pip "
         "uninstall -y torch until it finds none (in conda: conda remove pytorch libtorch) and install one torch again",
         title="parts of two torches are mixed",
-        meaning="Two torches were installed over each other, or LD_LIBRARY_PATH leads to another libtorch.",
     ),
     of("import.symbol", "import.library")(
         r"libtorch_cuda\.so\W{0,2} ?cannot open",
@@ -272,7 +292,6 @@ ADVICE: tuple[Advice, ...] = (
         "--force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector on "
         "pytorch.org names it); else reinstall the package whose file the message names, at its release for this torch",
         title="a package wants torch's CUDA half, which this torch does not have",
-        meaning="A torch for the CPU has no libtorch_cuda.so; a package built for CUDA asks for it.",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
@@ -285,7 +304,6 @@ ADVICE: tuple[Advice, ...] = (
             "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
-        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu wants one major version of CUDA and of cuDNN.",
     ),
     of("import.library")(
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
@@ -295,16 +313,16 @@ ADVICE: tuple[Advice, ...] = (
         title="TensorFlow does not find CUDA's libraries, and uses the CPU",
     ),
     of("compile.missing", "compile.compiler")(
-        # triton-windows brings a small C compiler for Triton; torch.compile itself needs cl.exe.
+        # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
-        'pip install -U "triton-windows<3.5" brings 3.4, for torch 2.8; 3.2 is for 2.6, 3.3 for 2.7, 3.5 for 2.9',
+        'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
+        '"<3.6" for 2.9; or no torch.compile',
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute",
         'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
         "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
         title="Triton's version does not fit this torch",
-        meaning="The name that is missing exists in another release of Triton.",
         certainty="strong",
     ),
     of("attention.package")(
@@ -312,7 +330,6 @@ ADVICE: tuple[Advice, ...] = (
         "pip install -U sageattention if too old; for SageAttention 2 and 3 its wheel of this torch, CUDA and Python, "
         "or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
         title="SageAttention is missing, of another version than the program expects, or built for another torch",
-        meaning="PyPI has SageAttention 1, which needs only Triton; 2 and 3 are compiled for one torch and CUDA.",
     ),
     of("attention.package")(
         r"flash\S*\.so\S*:? undefined symbol",
@@ -331,7 +348,6 @@ ADVICE: tuple[Advice, ...] = (
         "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
         'and 12.3 or newer; then pip install --force-reinstall torch with that Python. Elsewhere use "cuda" or "cpu"',
         title="this torch is built without MPS, which Apple's GPUs need",
-        meaning="PyTorch's wheels for Apple silicon have it; those for Intel Macs, Linux and Windows do not.",
     ),
     of("nvcc.host_compiler")(
         r"microsoft visual studio",
@@ -343,18 +359,15 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.build == "xpu",
         'device="xpu" in place of "cuda" (code or option), where torch.xpu.is_available(); else Intel\'s newest driver',
         title="this torch is built for Intel GPUs (XPU), and the program asks for CUDA",
-        meaning="The version ends in +xpu: it has no CUDA. A wheel for CUDA would not run on an Intel GPU.",
     ),
     of("nvml.not_loaded")(
-        lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"),
-        becomes="nvml.wsl",
+        lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"), becomes="nvml.wsl"
     ),
     of("compile.ptxas")(
         "old_llvm",
         "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); where Triton was installed "
         "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
-        meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
         certainty="strong",
     ),
     of("cuda.no_kernel", "cuda.capability", "architecture.")(
@@ -371,8 +384,7 @@ ADVICE: tuple[Advice, ...] = (
         "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
         "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
         "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
-        title="the driver did not resume after a suspend",
-        meaning="It has to save the GPU's memory before a suspend and to start its firmware again after it.",
+        title="the driver did not come through a suspend",
         certainty="hint",
     ),
     *(
@@ -383,7 +395,6 @@ ADVICE: tuple[Advice, ...] = (
             'importlib.metadata import requires; print([r for r in requires("torch") if '
             f'"{name.lower()}" in r])\' shows',
             title=f"torch loads another {name} than its own",
-            meaning="LD_LIBRARY_PATH, a CUDA toolkit, conda or a second package brings it.",
         )
         for name in ("NCCL", "nvJitLink", "cuSPARSE", "cuBLAS", "cuSOLVER", "cuFFT", "NVRTC")
     ),
@@ -409,7 +420,6 @@ ADVICE: tuple[Advice, ...] = (
             * (not facts.holds(r"driver version: 4\d\d\."))
         ),
         title="a package was built for another CUDA than torch",
-        meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
     ),
     of("pip.torch")(
         lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
@@ -468,12 +478,12 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.no_kernel")(
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         lambda facts: (
-            "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
-            + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
-            + ", with a toolkit that knows this GPU; a program that came ready-made: its newest release"
+            f"build it again in an empty folder: cmake -B build {'-DGGML_CUDA=ON ' * ('llama' in facts.names)}"
+            + (f'-DCMAKE_CUDA_ARCHITECTURES="{";".join(facts.capabilities).replace(".", "") or "native"}"')
+            + f", with a toolkit that knows this GPU{' (12.8 or newer)' * ('12.0' in facts.capabilities)}; a program "
+            "that came ready-made: its newest release"
         ),
         title="the program was not built for this GPU's architecture",
-        meaning="Its CUDA code is for other GPUs than this one.",
     ),
     of("hip.arch")(
         lambda facts: "windows" in facts.platforms,
@@ -484,6 +494,13 @@ ADVICE: tuple[Advice, ...] = (
         "inductor",
         "no --enable-torch-compile, else TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else "
         '@torch.compiler.disable on it; flex_attention: kernel_options={"BLOCK_M": 64, "BLOCK_N": 64}',
+    ),
+    of("nvml.not_loaded", "kernel.wrong_module")(
+        r"\bnvidia(?:-open)?-dkms\b(?!-\d)|\bpacman\b|\barch(?:linux| linux)\b|cachyos|manjaro|endeavouros",
+        "uname -r names the kernel: sudo pacman -S its headers (linux-headers, linux-lts-headers, linux-zen-headers, "
+        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module for it; dkms "
+        "status, then reboot",
+        title="the driver's kernel module is not loaded: probably not built for this kernel, for want of its headers",
     ),
     of("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau")(
         r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
@@ -544,7 +561,6 @@ ADVICE: tuple[Advice, ...] = (
         ),
         install_for_amd,
         title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
-        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has other builds.",
     ),
     of(*_CUDAS)(
         lambda facts: facts.vendor == "intel",
@@ -568,7 +584,8 @@ ADVICE: tuple[Advice, ...] = (
     of("xformers.setup")(
         _operators(_NOT_BUILT),
         "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
-        "install --no-deps xformers==VERSION; or pip uninstall xformers, because torch's own attention replaces it",
+        "install --no-deps xformers==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (torch's own CUDA); "
+        "else pip uninstall xformers, torch's own attention does without",
         title="xformers was built without its CUDA code",
     ),
     of("xformers.setup")(
@@ -593,14 +610,12 @@ ADVICE: tuple[Advice, ...] = (
         "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
         "before PyQt and the like",
         title="a DLL was found and failed as it started (error 1114)",
-        meaning="No file is missing. It got an older runtime DLL, from beside python.exe or a package loaded first.",
     ),
     of("import.dll")(
         r"fbgemm\.dll",
         "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
         "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
-        meaning="torch 2.4.0's wheel and Microsoft's redistributable lack that DLL; others may lack the runtime.",
     ),
     of("compile.cuda_h", "nvcc.missing", "nvcc.mismatch")(
         r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
@@ -621,7 +636,6 @@ ADVICE: tuple[Advice, ...] = (
         "look at the first error: line above, and update triton and the package whose kernel the traceback names "
         "together, then rm -r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
         title="Triton could not compile a package's kernel",
-        meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
     ),
     of("torch.no_accelerator", "torch.sees_none", "vllm.start", "sglang.start", "bitsandbytes.setup")(
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
@@ -640,12 +654,13 @@ ADVICE: tuple[Advice, ...] = (
         "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; vLLM "
         'on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, '
         'or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
-        meaning="Ray sets CUDA_VISIBLE_DEVICES in each task and actor to the GPUs of num_gpus: none without it.",
     ),
-    of("cuinit.100", "cuinit.no_driver", "nvml.no_library")(
+    of("cuinit.100", "cuinit.no_driver", "nvml.no_library", "torch.no_accelerator", "torch.sees_none")(
         "jetson",
-        "a container needs docker run --runtime nvidia and an image of the host's JetPack; outside one, NVIDIA's torch "
-        "wheel for the JetPack and sudo usermod -aG video,render $USER (a Jetson before JetPack 7 has no nvidia-smi)",
+        "NVIDIA's torch wheel for the JetPack (those of PyPI and PyTorch's indexes have no code for it), and sudo "
+        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and an image of the host's "
+        "JetPack (a Jetson before JetPack 7 has no nvidia-smi)",
+        title="this Jetson's GPU is not seen: usually torch is not NVIDIA's wheel for the JetPack",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
         "kubernetes",
@@ -659,20 +674,17 @@ ADVICE: tuple[Advice, ...] = (
         certainty="hint",
     ),
     of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
-        "colab",
-        "Runtime, Change runtime type, a GPU; then start the notebook again",
+        "colab", "Runtime, Change runtime type, a GPU; then start the notebook again"
     ),
     of("cuda.no_kernel")(
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
         rebuild,
         title="a package's own code does not fit this GPU, or is of a stale build",
-        meaning="The extension that the traceback ends in was built for other GPUs, or for another CUDA or torch.",
     ),
     of("cuda.capability", "architecture.")(
         lambda facts: facts.has_code is True and "code" not in facts.names,
         "nothing to install: the warning is harmless",
         title="a harmless warning: torch's code runs on this GPU",
-        meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
     of("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed", "cublas.failed", "cufft.failed")(
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
@@ -700,7 +712,6 @@ ADVICE: tuple[Advice, ...] = (
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
         title="an extension's build of an earlier run is incomplete",
-        meaning="torch found the build folder and assumed that the build was complete.",
     ),
     of("compile.ptxas")(
         "ptxas",

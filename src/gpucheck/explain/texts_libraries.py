@@ -367,6 +367,14 @@ TEXTS: tuple[Condition, ...] = (
         unless=r"built without libuv support",  # that message names its own cause and fix
     ),
     proof(
+        "dist.accelerate",
+        "accelerate does not start on several RTX 40 GPUs until P2P and InfiniBand are turned off",
+        r"RTX [\d or]{4,14} series (doesn'?t|does not) support faster communication",
+        meaning="GeForce GPUs have no P2P, without which NCCL would fail later.",
+        fix="export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1, spelt so, in the shell that starts it (Windows: set, one a "
+        "line), or accelerate launch, which sets both; for one GPU CUDA_VISIBLE_DEVICES=0",
+    ),
+    proof(
         "dist.environment",
         "torch.distributed does not know its ranks",
         r"No backend type associated with device type",
@@ -707,8 +715,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bMPS: \w+ .{0,60}not (supported|implemented)|\bMPS: .{0,60}is supported natively starting from macOS",
         r"\bMPS does not support \w+ (op|operation|operator)\b",
         r"LLVM ERROR: Failed to infer result type|The operator 'aten::\w+.{0,40}MPS",
-        meaning="torch has no Metal code for it.",
-        fix='PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU; else a newer torch or macOS, or .to("cpu")',
+        meaning="This release of torch has no Metal code for it.",
+        fix="pip install -U torch first: each release has more of them; else PYTORCH_ENABLE_MPS_FALLBACK=1, set before "
+        'Python starts, or .to("cpu") computes it on the CPU; or a newer macOS',
     ),
     hint(
         "mps.command_buffer",

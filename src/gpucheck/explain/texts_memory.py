@@ -225,6 +225,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
         r"KV cache pool is full\. ?Retract requests|No space left for only one request",
         r"is preempted by PreemptionMode\.|exceeds available Mamba cache blocks",
+        r"Not enough memory to handle .{0,20}(total|prefill) tokens",
         r"Insufficient memory to allocate KV-caches|leave no GPU memory for the KV cache",
         meaning="The share of memory is for weights, then cache: others hold memory, or the weights leave no room.",
         fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "

@@ -560,6 +560,21 @@ TEXTS: tuple[Condition, ...] = (
             r"ggml-\w+\.(cu|cpp):\d+",
         ),
     ),
+    hint(
+        "llamacpp.cpu_build",
+        "llama.cpp, or llama-cpp-python, was probably built without CUDA",
+        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
+        r"offload support",
+        r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
+        r"utili[sz]\w+) (the |my |any )?GPU\b",
+        meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
+        fix="CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir llama-cpp-python, "
+        "where nvcc --version works, or its wheel: --extra-index-url "
+        "https://abetlen.github.io/llama-cpp-python/whl/cu124 --prefer-binary (cu121 to cu125); python -c 'import "
+        "llama_cpp; print(llama_cpp.llama_supports_gpu_offload())' has to print True",
+        follows=("cuda.", "oom.", "cuinit.", "hip.", "nvcc.", "build.", "import."),
+        weak=(r"\bBLAS ?= ?0\b",),
+    ),
     strong(
         "vulkan.lost",
         "the GPU was lost during work (Vulkan)",

@@ -237,6 +237,7 @@ TEXTS: tuple[Condition, ...] = (
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
             r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
+            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
@@ -303,9 +304,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
-        weak=(
-            r"torch\.cuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
-        ),
+        weak=(r"\bcuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",),
     ),
     proof(
         "nvml.mismatch",
