@@ -9,7 +9,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
 from gpucheck.explain.steps import more_ranks, server_share
-from gpucheck.explain.text import BACKEND
+from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
@@ -64,9 +64,9 @@ ADVICE: tuple[Advice, ...] = (
         title="Text Generation Inference has too little GPU memory for the tokens of its settings",
     ),
     of("oom.mps")(
-        r"how [^\n]{0,40}high_watermark|high_watermark_ratio(?!=0\.0 to disable)[\s\S]*high_watermark_ratio=0\.0 to di",
-        "a smaller batch (embed_batch_size) or model; if that is not enough PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 "
-        "python …, which lifts the limit and may freeze the Mac: it is a variable of the environment, not an argument",
+        r"mps allocated: (?!0(?:\.0+)? )[\s\S]*max allowed|how [^\n]{0,40}high_watermark",
+        f"{SMALLER}; if that is not enough PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 python …, which lifts the limit and "
+        "may freeze the Mac: it is a variable of the environment, not an argument",
     ),
     of("oom.cuda")(
         r"(?:jump|increas|grow|ris(?:e|ing)|spike)\w*[^.\n]{0,60}\b(?:valid|eval|test)",

@@ -191,7 +191,7 @@ _NAMED = {
     r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
-    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bcomfyui",
+    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bindex-?tts\b|\bcomfyui",
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
     "portable": r"python_embeded",

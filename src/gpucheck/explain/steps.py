@@ -247,7 +247,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"comfyui|comfy[/\\]|ksampler",
-        "a smaller image, fewer frames, VAE Decode (Tiled) where decoding fails, a GGUF or fp8 model, or --lowvram",
+        "a smaller image, fewer frames, VAE Decode (Tiled) with a small tile_size, a GGUF or fp8 model, or --lowvram",
     ),
     (
         r"sd[-_]scripts|kohya|fluxgym|train_network\.py",

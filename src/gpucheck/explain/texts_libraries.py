@@ -760,7 +760,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(bf16|bfloat16) .{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)",
         r"Your device does not support bf16",
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, dtype='half'); on a newer one "
+        fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, dtype='half'; LLaMA-Factory: "
+        "vllm_dtype or infer_dtype float16); on a newer one "
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows what torch sees",
     ),
     proof(

@@ -568,10 +568,10 @@ TEXTS: tuple[Condition, ...] = (
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b",
         meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
-        fix="CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir llama-cpp-python, "
-        "where nvcc --version works, or its wheel: --extra-index-url "
-        "https://abetlen.github.io/llama-cpp-python/whl/cu124 --prefer-binary (cu121 to cu125); python -c 'import "
-        "llama_cpp; print(llama_cpp.llama_supports_gpu_offload())' has to print True",
+        fix="where nvcc --version works, CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
+        "llama-cpp-python (llama.cpp: cmake -B build -DGGML_CUDA=ON), or its wheel: --prefer-binary --extra-index-url "
+        "https://abetlen.github.io/llama-cpp-python/whl/cu124 (cu121 to cu125); python -c 'import llama_cpp; "
+        "print(llama_cpp.llama_supports_gpu_offload())' has to print True",
         follows=("cuda.", "oom.", "cuinit.", "hip.", "nvcc.", "build.", "import."),
         weak=(r"\bBLAS ?= ?0\b",),
     ),
