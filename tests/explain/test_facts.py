@@ -880,9 +880,24 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
             "loader.exited",
             "num_workers=0 shows the real error",
         ),
+        (
+            "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend. 'torchvision::nms' is only "
+            "available for these backends: [CPU, BackendSelect, AutogradCUDA].",
+            "import.nms",
+            "torchvision lacks its CUDA half",
+        ),
     ],
 )
 def test_a_step_fits_its_case(pasted: str, id: str, words: str) -> None:
     answer = first(pasted)
     assert answer.id == id
     assert words in f"{answer.title}: {answer.then}"
+
+
+def test_a_fallback_that_a_message_only_offers_is_no_program_that_goes_on() -> None:
+    answer = first(
+        "NotImplementedError: The operator 'aten::roll' is not currently implemented for the MPS device. As a temporary "
+        "fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback."
+    )
+    assert (answer.id, answer.doubt) == ("mps.operation", "")
+    assert answer.then.startswith("pip install -U torch")

@@ -260,6 +260,7 @@ ADVICE: tuple[Advice, ...] = (
         "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
         title="the linker does not find a library of the CUDA toolkit",
     ),
+    of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision lacks its CUDA half"),
     of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
     of("import.symbol")(
         r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
@@ -467,7 +468,7 @@ ADVICE: tuple[Advice, ...] = (
         "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
         "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
         "print(torch.cuda.is_available())' has to print True",
-        title="this bitsandbytes is too old: it has no library for torch's CUDA or system",
+        title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
     of("cuda.no_kernel")(

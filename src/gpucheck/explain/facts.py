@@ -171,8 +171,7 @@ _NAMED = {
     "pixi": r"\.pixi[/\\]|\bpixi (?:add|install|run)",
     # The forms of messages of torch before 2.1.
     "old_torch": r"\(gpu \d; [\d.]+ [gm]ib total|optype=\w+, timeout\(|[/\\]thc[/\\]",
-    # Releases of torch without inference_mode.
-    "no_grad": r"thcudacheck|[/\\]thc[/\\]|; [\d.]+ [gm]ib cached\)|"
+    "no_inference_mode": r"thcudacheck|[/\\]thc[/\\]|; [\d.]+ [gm]ib cached\)|"
     r"\btorch(?: version)?[ \t:=-]{1,4}(?:0\.[1-4]|1\.[0-8])\b",
     "conda_cpu": r"(?m)_pytorch_select +\S+ +cpu_|^cpuonly +\d|^pytorch +\d\S+ +(?:cpu_|py\S+_cpu)",
     "crio": r"\bcri-?o\b",

@@ -389,8 +389,8 @@ _OURS = re.compile(
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.
 _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
-    r"native|math)|(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster "
-    r"with|deprecat|not compiled to use|to enable the following instructions|failed to load image python extension|"
+    r"native|math)|(using|running on|use) (the )?(cpu(?! as a fall)|slow)|on (the )?cpu instead|skipping registering|"
+    r"much faster with|deprecat|not compiled to use|enable the following instr|failed to load image python extension|"
     r"rebuild tensorflow|could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with "
     r"flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without|"
     r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",

@@ -461,7 +461,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
     ("old_torch", r"TORCH_NCCL_DUMP_\S+ and \S+ write down", "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO show"),
-    ("no_grad", r"torch\.inference_mode\(\)", "torch.no_grad()"),
+    ("no_inference_mode", r"torch\.inference_mode\(\)", "torch.no_grad()"),
     ("crio", r"\bcontainerd\b", "crio"),
     ("cluster", r"\bupdate the driver\b", "ask the administrators for a newer driver"),
     ("old_torch", r"=expandable_segments:True", "=max_split_size_mb:128"),
