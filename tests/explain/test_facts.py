@@ -896,7 +896,7 @@ def test_a_step_fits_its_case(pasted: str, id: str, words: str) -> None:
 
 def test_a_fallback_that_a_message_only_offers_is_no_program_that_goes_on() -> None:
     answer = first(
-        "NotImplementedError: The operator 'aten::roll' is not currently implemented for the MPS device. As a temporary "
+        "NotImplementedError: The operator 'aten::roll' is not currently implemented for the MPS device. As a "
         "fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback."
     )
     assert (answer.id, answer.doubt) == ("mps.operation", "")
