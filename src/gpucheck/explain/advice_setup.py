@@ -385,7 +385,7 @@ ADVICE: tuple[Advice, ...] = (
         "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
         "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
         "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
-        title="the driver did not come through a suspend",
+        title="the driver did not resume after a suspend",
         certainty="hint",
     ),
     *(
