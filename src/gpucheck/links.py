@@ -63,7 +63,7 @@ ROOT_BUS = r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]"
 
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
     """Return whether a link that stays below NVML's highest generation under load is slower than it should be: at
-    generation 1, as an idle link, or with a GPU that is not on the root bus. On the root bus NVML's highest generation
+    generation 1, as if idle, or with a GPU that is not on the root bus. On the root bus NVML's highest generation
     ignores the slot, so a lower one may be normal."""
     return generation == 1 or not re.fullmatch(ROOT_BUS, pci_address or "")
 

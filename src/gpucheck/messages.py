@@ -39,7 +39,7 @@ CUDNN_NOT_SUPPORTED = r"CUDNN_STATUS_NOT_SUPPORTED"
 # A display driver's watchdog ended the kernel.
 LAUNCH_TIMEOUT = r"the launch timed out and was terminated"
 
-# Errors by which libraries report that they could not allocate memory.
+# Errors that libraries raise if they could not allocate memory, but also for other reasons.
 LIBRARY_FAILED = r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)"
 LIBRARY_NOT_INITIALIZED = r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"
 NO_ENGINE = (
@@ -137,7 +137,7 @@ CAUSES: tuple[Cause, ...] = (
         "CUDA had no memory for itself",
         (OF_RUNTIME,),
         "memory",
-        fix="gpucheck devices shows the processes on the device; torch's own tensors may not be the reason",
+        fix="gpucheck devices --processes shows who uses the device; torch's own tensors may not be the reason",
     ),
     _device(
         "cuda.ecc",
@@ -364,7 +364,7 @@ class Raised:
 
 
 def chain_of(error: BaseException) -> tuple[Raised, ...]:
-    """Return the chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
+    """Return an exception and those that led to it as names and texts: by cause, else by context unless suppressed."""
     chain: list[Raised] = []
     seen: set[int] = set()
     current: BaseException | None = error

@@ -90,7 +90,7 @@ def test_data_of_an_earlier_sample_is_stale() -> None:
     before = copies.destination.words.clone()
     run(copies, 1, sample=2)
     copies.destination.words.copy_(before)
-    assert copies.finish()["wrong_bytes"] >= 8 * KIB
+    assert (copies.finish()["wrong_bytes"] or 0) >= 8 * KIB
 
 
 def test_a_difference_that_is_gone_at_the_second_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_device_that_calls_everything_equal_does_not_verify_itself(monkeypatch
     copies = made(64 * KIB)
     copies.prepare(1, 1)
     lost(copies)
-    assert copies.finish()["wrong_bytes"] >= 63 * KIB
+    assert (copies.finish()["wrong_bytes"] or 0) >= 63 * KIB
 
 
 def test_large_copies_are_compared_in_pieces_up_to_the_first_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ class Well:
     """A device that answers."""
 
     id = "cuda:0"
+    is_cpu = False
 
     def synchronize(self) -> None: ...
 

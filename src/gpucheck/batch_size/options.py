@@ -21,7 +21,7 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """The user's options. `import_path` are folders that children append to `sys.path`, to import the target."""
+    """The user's options. `import_path` has the folders that children append to `sys.path`, to import the target."""
 
     target: str | None = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
@@ -65,7 +65,7 @@ class FindBatchSizeOptions:
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",
         metavar="PERCENT",
-        parse=units.Percent(0.5, above=True),  # A tolerance above 50 % would be worse than doubling the size.
+        parse=units.Percent(0.5, above=True),  # Doubling the size alone comes within 50 % of the maximum.
         shown="2%",
         group=SEARCH,
     )

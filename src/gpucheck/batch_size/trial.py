@@ -63,7 +63,7 @@ class DeviceGauge:
     outside_most: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Start a trial and limit the allocator to the budget without `outside` bytes for memory outside it."""
+        """Start a trial; limit the allocator to the budget less the memory outside it, at least `outside` bytes."""
         self.accel.synchronize()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = self.requested = 0
@@ -101,7 +101,7 @@ class DeviceGauge:
 
     @property
     def tensor_bytes(self) -> int | None:
-        """The peak without memory that no tensor asked for; None if the allocator does not count tensors."""
+        """The peak of what tensors asked for, plus memory outside the allocator; None if tensors are not counted."""
         if self.accel.memory().max_memory_allocated_bytes is None:
             return None
         return self.peaks()[0] - self.reserved + self.requested
@@ -317,7 +317,7 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
 
 
 def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
-    """Return free and total memory once the last child's memory is free (`least` bytes), or after ten seconds."""
+    """Return free and total memory once `least` bytes are free (the last child has left its memory), or after 10 s."""
     deadline = time.monotonic() + SETTLE_S
     while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
@@ -417,7 +417,7 @@ class Session:
             gc.collect()
 
     def _collected(self, levels: list[int]) -> list[int]:
-        """Return the levels; none if the garbage collector frees the growth, as reference cycles are not a leak."""
+        """Return the levels; an empty list if garbage collection frees the growth, because cycles are not a leak."""
         if len(levels) < LEAST_LEVELS or not _rises(levels[1:]):
             return levels
         gc.collect()
@@ -438,7 +438,7 @@ class Session:
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
-    """Return whether the allocator's blocks stayed the same between the last two steps, not counting the first ones."""
+    """Return whether the allocator's blocks are the same after the last two steps; False in the first steps."""
     return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
 
 

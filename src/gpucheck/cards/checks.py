@@ -93,7 +93,8 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# Fields in which GPUs of one name should agree: field, name, text, and the fix (without one it is only a remark).
+# Fields in which GPUs of one name should agree: the field, its name, a function that formats its value, and the fix
+# (without a fix, a difference is only a remark).
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
@@ -309,8 +310,8 @@ _ORDER = {
 
 
 def gravity(finding: Finding) -> int:
-    """Return the sort position among findings of one verdict: other findings first, then checks in table order, then
-    warnings about the use or the environment of a GPU.
+    """Return the sort position among findings of one verdict: findings that are in no table first, then checks in table
+    order, then warnings about the use or the environment of a GPU.
     """
     group, _, name = finding.id.partition(".")
     known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)

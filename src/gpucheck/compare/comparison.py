@@ -135,7 +135,8 @@ SAME_WITHIN = 0.05
 # less than half of all cases (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
-# Disturbances that slow a whole process. A slowdown with one of them does not fail the gate.
+# Disturbances that slow a whole process. A slowdown with one of them fails the gate only if
+# they cannot explain it.
 SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 
@@ -197,7 +198,7 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
 def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
-    # The middle of the interval is the ratio of the trimmed geometric means; without one it is that of the medians.
+    # The ratio is that of the trimmed geometric means, the middle of the interval; without a test, that of the medians.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
     why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)

@@ -271,7 +271,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    # Torch also has to wait if the driver starts its GPUs for each program.
+    # Without persistence mode the driver initialises the GPUs for each program, and torch has to wait for that too.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
     asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)

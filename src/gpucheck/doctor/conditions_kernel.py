@@ -1,4 +1,4 @@
-"""Conditions of the kernel module, of the kernel's log, and of the GPUs that CUDA shows (masks, order, MIG)."""
+"""Conditions of the kernel module, the kernel's log, the GPUs that CUDA shows (masks, order), and the environment."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ LOG: tuple[Condition, ...] = (
         id=at_rest.NVLINK,
         title="NVLink setup failed",
         meaning="Links were not found: copies between GPUs fall back to PCI Express or hang.",
-        settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
+        settle="`nvidia-smi nvlink --status` lists the links; the failure is past if the driver was reloaded since",
         fix=xid.REBOOT,
         judge=found(at_rest.NVLINK),
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
@@ -415,7 +415,7 @@ MASKS: tuple[Condition, ...] = (
         id="devices.cuda_shows_fewer",
         rung="devices",
         title="NVML lists GPUs that CUDA does not show",
-        meaning="CUDA cannot open it: no device node, no permission, exclusive use by another, or a fault.",
+        meaning="CUDA cannot open them: no device node, no permission, exclusive use by another process, or a fault.",
         fix=WHY_NOT_SHOWN,
         judge=_count,
     ),
@@ -456,7 +456,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         id="environment.launch_blocking",
         verdict="warn",
         certainty="proof",
-        title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
+        title="CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel",
         meaning="It is for debugging: host and device no longer work at the same time, and everything is slower.",
         fix="unset CUDA_LAUNCH_BLOCKING",
         judge=_launch_blocking,

@@ -82,7 +82,7 @@ ADVICE: tuple[Advice, ...] = (
         "call torch.cuda functions only where device.type is cuda; in ComfyUI and the like update the custom node that "
         "the traceback names, without options that put the model on the CPU (--cpu, device: cpu); in a Trainer "
         'accelerator="auto", or one that the message lists',
-        title="the program asks for another kind of device than it has",
+        title="the program asks for another kind of device than the machine or its options give it",
     ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
@@ -93,7 +93,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.argument", "cuda.no_kernel")(
         r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
+        "pip uninstall xformers (torch's own attention replaces it), or a newer xformers: its FlashAttention 3 is for "
         "Hopper alone and was chosen on another GPU",
         title="xformers chose an attention kernel that this GPU cannot run",
     ),
@@ -160,7 +160,7 @@ ADVICE: tuple[Advice, ...] = (
     of("import.nvjitlink")(
         r"undefined symbol:? ijit_",
         "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or pip's torch in place of conda's",
-        title="conda's MKL is newer than this torch, and lacks a function that it calls",
+        title="conda's MKL is newer than this torch, and lacks a function that torch calls",
     ),
     of("nvcc.missing", "compile.cuda_h")(
         r"\b(?:cusparse|cusolver|cublas|curand|cufft|cudnn)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
@@ -182,7 +182,7 @@ ADVICE: tuple[Advice, ...] = (
         r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
         "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
         "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
-        title="the container has no GPU (or its program is of CUDA 13)",
+        title="the container has no GPU (or its program needs CUDA 13)",
     ),
     of("import.symbol", "attention.package")(
         lambda facts: bool(abi(facts)),
@@ -199,8 +199,8 @@ ADVICE: tuple[Advice, ...] = (
         ),
         "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
         "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
-        "ROCM_DOCKER_ARCH=gfxNNN); a program on torch needs both built: torch.cuda.get_arch_list() has to name it too, "
-        "and so has the torch of an image's base",
+        "ROCM_DOCKER_ARCH=gfxNNN); a program that uses torch needs a torch built for this GPU too: its "
+        "torch.cuda.get_arch_list() has to name the GPU, also in an image",
     ),
     of("hip.arch")(
         lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
@@ -226,7 +226,8 @@ ADVICE: tuple[Advice, ...] = (
         r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
         r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
         "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
-        "2.4 does; an older torch ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$(python "
+        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH="
+        "$(python "
         "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
         "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
         title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
@@ -353,7 +354,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nvcc.host_compiler")(
         r"microsoft visual studio",
         "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
-        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler tries it as it is",
+        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler skips this check",
         title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
     ),
     of("torch.cpu_only", "torch.no_accelerator")(
@@ -377,7 +378,8 @@ ADVICE: tuple[Advice, ...] = (
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
-        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 and current torches lack it',
+        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 and current torches '
+        "do not support this one",
         title="this GPU (Kepler or older) is too old for a current torch",
     ),
     of("kernel.nvrm", "cuinit.999")(
@@ -711,7 +713,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("build.extension")(
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-        "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
+        "rm -r ~/.cache/torch_extensions, then start again: the interrupted build is repeated and shows its error",
         title="an extension's build of an earlier run is incomplete",
     ),
     of("compile.ptxas")(

@@ -67,7 +67,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[METAL\].{0,60}Insufficient Memory|command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
         r"MPS backend out of memory|Failed to allocate private MTLBuffer",
         r"kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory",
-        meaning="Metal shares the machine's memory and torch limits its part of it. The message names the limit.",
+        meaning="Metal shares the machine's memory, and torch limits its own share. The message names the limit.",
         fix=_FITS,
     ),
     proof(
@@ -84,8 +84,9 @@ TEXTS: tuple[Condition, ...] = (
         "oom.cpu",
         "host memory (RAM) is full",
         messages.CPU_ALLOCATOR,
-        meaning="A tensor on the CPU met the machine's, the container's or the shell's limit (ulimit -v).",
-        fix="print the shape, it may be wrong; free -h and top show who uses RAM, gpucheck memory --device cpu limits",
+        meaning="A tensor on the CPU exceeds the machine's, the container's or the shell's limit (ulimit -v).",
+        fix="print the shape, it may be wrong; free -h and top show who uses RAM; gpucheck memory --device cpu shows "
+        "the limits",
     ),
     strong(
         "oom.host",
@@ -199,12 +200,12 @@ TEXTS: tuple[Condition, ...] = (
         "a library's handle could not be created",
         messages.HANDLES,
         messages.NOT_READY,
-        meaning="It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
+        meaning="A library creates its handle at its first call, which often fails if GPU memory is nearly full.",
         fix=_OTHERS,
     ),
     hint(
         "oom.aot",
-        "a model compiled ahead of time failed inside",
+        "a model compiled ahead of time failed as it ran",
         messages.AOT_RUN,
         meaning="The runner hides the cause; out of memory is the most frequent one.",
         fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
@@ -227,7 +228,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is preempted by PreemptionMode\.|exceeds available Mamba cache blocks",
         r"Not enough memory to handle .{0,20}(total|prefill) tokens",
         r"Insufficient memory to allocate KV-caches|leave no GPU memory for the KV cache",
-        meaning="The share of memory is for weights, then cache: others hold memory, or the weights leave no room.",
+        meaning="Weights and cache share vLLM's part of memory: others hold memory, or the weights leave no room.",
         fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "
         "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised "
         "or smaller model, or more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
@@ -251,7 +252,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
         r"ggml_vulkan: Device memory allocation of size \d+ failed",
         meaning="The text does not say whether the GPU's or the host's memory is full.",
-        fix="paste the whole message: torch's says whose memory is full; nvidia-smi shows it, free -h the RAM",
+        fix="paste the whole message: torch's says whose memory is full; nvidia-smi shows the GPU's, free -h the RAM",
         symptom=True,
         weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),
         common=(

@@ -35,7 +35,7 @@ MOST_BYTES = 256 * 2**10
 # A NodeDocument has no more levels than this. A value takes at least two bytes.
 _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
-# The largest bytes, seconds or rate, and the smallest rate: comparisons of rates then do not overflow.
+# The largest size, time or rate, and the smallest rate: comparisons of rates then do not overflow.
 MOST_NUMBER = 1e30
 LEAST_RATE = 1 / MOST_NUMBER
 # A node writes only its worst problems, and the judge needs one for the cause.

@@ -99,7 +99,7 @@ class FleetJudgeOptions:
     """Options of the judge: the documents, the expected nodes and the folder for the lists."""
 
     paths: tuple[str, ...] = words(
-        "Folders that --gather wrote to, single documents, or logs of --gather -. - reads stdin.",
+        "Folders that --gather wrote to, single documents, or logs of `--gather -`; `-` reads stdin.",
         metavar="DIR|FILE...",
         required=True,
     )

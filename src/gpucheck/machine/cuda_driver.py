@@ -71,7 +71,7 @@ class Driver:
 
 
 def identity(driver: Driver, device: int) -> dict[str, object]:
-    """Return the UUID; for a MIG instance its own (the call's second version) and its GPU's (the first)."""
+    """Return the UUID; for a MIG instance its own (by `cuDeviceGetUuid_v2`) and its GPU's (by `cuDeviceGetUuid`)."""
     card = instance = None
     with contextlib.suppress(Refused):
         card = driver.uuid("cuDeviceGetUuid", device)

@@ -1,7 +1,8 @@
 """The one measuring loop: the time of a call on the device's clock or on the host's, and the row that it makes.
 
-Windows on the device's clock hold the stream while their calls are enqueued, so that launching is not part of the time.
-A window counts only if the device had not passed its first time stamp when the last call had been enqueued.
+On the device's clock, the stream is held while a window's calls are enqueued: launching is then not part of the time.
+Devices much slower than the host need no hold. A held window counts only if the device had not passed its first time
+stamp when the last call had been enqueued.
 """
 
 from __future__ import annotations
@@ -252,8 +253,8 @@ Clock = Literal["device events", "host"]
 Span = tuple[float, float]
 Launch = Literal["held", "unheld", "host"]
 
-# The interval is checked only here: checked continuously, it would eventually be narrow by chance. The first check is
-# at 20, because percentiles need 20 samples; the budget ends a row that has no time for 20.
+# The interval is checked only at these numbers of samples: checked at each, it would eventually be narrow by chance.
+# The first check is at 20, because percentiles need 20 samples; the budget ends a row that has no time for 20.
 LOOKS = (20, 40, 80, 160, 320)
 # A row with fewer samples than this is flagged `few-samples`.
 WANTED_SAMPLES = 10

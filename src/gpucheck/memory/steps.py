@@ -112,7 +112,7 @@ def judge(
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
     """Return the steps with each figure beside its expected value, and a finding about all of them."""
     held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
-    # Segments that stay reserved in an empty cache have room for some requests, so the figures are then not exact.
+    # Segments that stay reserved after empty_cache() have room for some requests, so the figures are then not exact.
     exact = allocator.is_default and taken == 0
     wanted = expected(held, taken) if exact else bounds(held, taken)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")

@@ -478,7 +478,7 @@ def equip(
     given = getattr(own, "optimizer", None)
     chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
     is_scaled = chosen is not None and recipe.amp == "float16" and device.type in SCALED
-    # A scale of 1 costs no memory, and random data need none.
+    # The scale is 1: its value does not affect memory, and random data need no other.
     scaling = torch.amp.GradScaler(device.type, init_scale=1.0) if is_scaled else None
     return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, target.text)
 

@@ -202,7 +202,7 @@ def rate_word(row: Measurement, rows: Rows) -> str:
 
 
 def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
-    """Return the burst of a sustained rate's product, or the reverse; None if it was not measured."""
+    """Return the burst row of the same product for a sustained row, or the reverse; None if there is none."""
     other = {"burst": "sustained", "sustained": "burst"}.get(row.case.get("rate", ""))
     return next((each for each in rows if other and each.case == {**row.case, "rate": other}), None)
 
@@ -316,7 +316,7 @@ def _clock_seen(row: Measurement) -> float | None:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """Return the fastest product of each dtype, as a share of its peak: `8192×8192` for square ones, else M×N×K."""
+    """Return the fastest product of each dtype, with its share of the peak. A square one is named like `8192×8192`."""
     lines = []
     for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
@@ -350,7 +350,7 @@ JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 # A shape has no rate if its calls are shorter than the resolution of the device's clock.
 TOO_FAST = "it was shorter than the clock's resolution"
-# Two rows of one product may differ by as much as a smaller gain.
+# A smaller gain is noise: two measurements of one product may differ by as much.
 LEAST_GAIN = 0.01
 
 

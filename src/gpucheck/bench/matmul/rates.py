@@ -20,7 +20,8 @@ Rate = Literal["burst", "sustained"]
 BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
 # An idle chip (345 MHz) ramps up under a kernel that draws little power, usually to its maximum within a second.
 RISEN, SPIN_S, LONGEST_SPIN_S = 0.99, 0.05, 1.0
-# Two batches are in flight, so that the device never waits; `MOST_CALLS` fill its queue.
+# Two batches are in flight, so that the device never waits. Together they have at most `timing.MOST_CALLS` calls, for
+# which the launch queue has room.
 BATCH_S = 0.05
 # A rate has settled once the medians of two consecutive seconds agree, after at least three seconds.
 SETTLING_S, AGREEING, LEAST_S, LONGEST_S = 1.0, 0.01, 3.0, 15.0
@@ -29,12 +30,14 @@ BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
 
 
 def longest_s(kinds: Sequence[Rate]) -> float:
-    """Return the longest time that these rates of a product usually take, in seconds. A held clock adds to it."""
+    """Return the longest time that these rates of a product usually take, in seconds. A clock that rises late adds
+    to it."""
     return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)
 
 
 def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
-    """Call without a pause until the rate settles, or for `longest_s` seconds; return the windows of the last two.
+    """Repeat `call` without a pause until the rate settles, or for `longest_s` seconds. Return the windows of the last
+    two seconds.
 
     `call_s` is the approximate time of one call on the device, much longer than that of enqueueing it. `details` has
     `settled`, and the total time in `after_s`.

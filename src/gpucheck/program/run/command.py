@@ -68,7 +68,8 @@ _HARMLESS = ("-u", "-B")
 
 
 def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
-    """Return the options without a `python` before the program. Raises UsageError for an option that it had."""
+    """Return the options without a `python` before the program. Raises UsageError if `python` has another option
+    than `-m` and the harmless ones."""
     first, *rest = options.program
     is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a file of the user that is only named `python`
     if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
@@ -225,7 +226,7 @@ class Started:
 
     @property
     def is_torch_unseen(self) -> bool:
-        """Return whether the program loaded torch without the hook's notice."""
+        """Return whether the program loaded torch in a way that the hook did not see."""
         return self.is_replaced or self.memory[counters.TORCH_BYTE] == counters.UNSEEN
 
     def failure(self) -> str | None:
@@ -239,7 +240,7 @@ class Started:
 
 @contextlib.contextmanager
 def started(options: RunOptions, *, dry: Any = None, ranks: Any = None, added: Mapping[str, str]) -> Iterator[Started]:
-    """Start the program with the arguments of `dry.begin` or `recorder.begin`. Raises OSError."""
+    """Start the program. The hook in it passes `dry` to `dry.begin`, or `ranks` to `recorder.begin`. Raises OSError."""
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
     try:
@@ -273,9 +274,10 @@ def _is_as_it_ran(file: str, began_s: float) -> bool:
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
-# The first `_APART` steps load kernels, fill caches and compile. They are reported separately in a run of `_ENOUGH`.
+# The first `_APART` steps load kernels, fill caches and compile. They are reported separately in
+# a run of at least `_ENOUGH` steps; in a shorter run only the first step is.
 _APART, _ENOUGH = 3, 8
-# The program waits for something that takes this share of the time. A device is busy from `BUSY` on.
+# `waits_for` is data or copies from this share of the time on. A device counts as busy from `BUSY` on.
 WAITS_SHARE, BUSY = 0.25, 0.85
 # NVML's utilization covers the past 1/6 s to 1 s: readings in the first second would cover time before the steps.
 _NVML_BACK_S = 1.0
@@ -389,7 +391,7 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
     data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))
     busy = shares.device_busy
     parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
-    # All kernels may have run during the rest. Only the remainder is certainly host time with an idle device.
+    # All kernels may have run during `rest`, so only `rest - busy` is certainly host time with an idle device.
     if busy is not None and busy < judge.IDLE and shares.rest - busy > max(shares.data, shares.copies):
         return "host", parts
     if shares.data >= WAITS_SHARE and shares.data >= shares.copies:

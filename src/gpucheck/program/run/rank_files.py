@@ -29,12 +29,13 @@ from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRan
 # Characters of an error's text that are kept.
 MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-# The columns of a step: its end, its duration, and these. Python waited for other ranks (blocked), also in p2p calls.
+# The columns of a step: its end, its duration, and these times. In `blocked` Python waited for other ranks; `p2p` is
+# the part of `blocked` in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
 # The most that a server's clock drifts per second, and the most that NTP corrects it per second without a step.
 DRIFT, SLEW = 50e-6, 500e-6
-# Collectives in which every rank waits for the last one. The others have a root that does not wait.
+# Collectives in which every rank waits for the last one. In the others, the root or all other ranks do not wait.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Collectives to which all ranks must give the same number of elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
@@ -80,7 +81,7 @@ class RankRecord:
     # Other sends and receives by peer (-1: from anybody), if they were counted.
     has_counted: bool = False
     peers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    # Those whose waits were not timed, and the collectives that Python waited for.
+    # The number of these messages whose waits were not timed, and that of the collectives that Python waited for.
     hidden: int = 0
     waited: int = 0
     failed: str = ""
@@ -167,7 +168,7 @@ class RankRecord:
             )
 
     def offset(self, at_ns: int) -> tuple[float, float]:
-        """Return the correction of this rank's time and its uncertainty, in seconds, between two readings."""
+        """Return the correction of this rank's clock, interpolated between readings, and its error, in seconds."""
         if not self.clocks:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))

@@ -40,7 +40,8 @@ class StressWrong:
     """A step whose result was wrong. `step` counts the device's steps, `result` names what was computed, `against` what
     it was compared with: `first` (its own first result), `pattern` (what was written) or `float64`. `elements` is the
     number of wrong elements, or None if unknown. `place` is the first of them, with its value and the right value as
-    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None where it is exact."""
+    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None for an exact
+    comparison."""
 
     at_s: float
     step: int
@@ -91,7 +92,8 @@ class StressDevice:
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """The whole run: what was asked, and each device's answer. `turn_s` is the mean length of a turn."""
+    """The whole run: what was asked, and each device's answer. In a turn all devices do one kind of work; `turn_s` is
+    the mean length of a turn."""
 
     duration_s: float
     turn_s: float
