@@ -15,7 +15,7 @@ from gpucheck import errors
 from gpucheck.cli import pages
 from gpucheck.cli.app import app
 from gpucheck.cli.parse import HelpGroup, help_page
-from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
+from gpucheck.doctor.condition import STAGES, Certainty, Condition, Stage
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain.command import TEXTS
 from gpucheck.program.lint.options import RULES, Rule
@@ -23,7 +23,7 @@ from gpucheck.render import terminal
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 
-_RUNGS: dict[Rung, str] = {
+_STAGES: dict[Stage, str] = {
     "hardware": "the GPU on the PCI bus",
     "kernel": "the driver's kernel module",
     "nodes": "its device nodes, and a container's access to them",
@@ -100,10 +100,10 @@ def conditions() -> str:
         "The stages in order, from the hardware to a running kernel. doctor names the first broken stage. Later "
         "failures that it causes are listed as consequences.",
     ]
-    for rung in RUNGS:
-        mine = [one for one in CONDITIONS if one.rung == rung]
-        parts += [f"### Stage {rung}: {_RUNGS[rung]}", *_entries(mine)] if mine else []
-    aside = [one for one in CONDITIONS if one.rung is None]
+    for stage in STAGES:
+        mine = [one for one in CONDITIONS if one.stage == stage]
+        parts += [f"### Stage {stage}: {_STAGES[stage]}", *_entries(mine)] if mine else []
+    aside = [one for one in CONDITIONS if one.stage is None]
     parts += ["### Conditions outside the stages", *_entries(aside)] if aside else []
     parts += [
         "## Error texts",

@@ -31,7 +31,7 @@ from healthy import (
 
 from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
+from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import KernelRun, Library, Node
 from gpucheck.report.facts import Mig, Process
@@ -197,8 +197,8 @@ def test_it_is_seen_where_it_holds(identity: str) -> None:
 def test_it_is_the_first_broken_rung_and_alone_on_it(identity: str) -> None:
     diagnosis = ladder.diagnose(SEEN[identity], list(CONDITIONS.values()))
     assert diagnosis.first is not None and diagnosis.first.condition.id == identity
-    rung = diagnosis.first.condition.rung
-    assert [sighting.condition.id for sighting in diagnosis.consequences if sighting.condition.rung == rung] == []
+    rung = diagnosis.first.condition.stage
+    assert [sighting.condition.id for sighting in diagnosis.consequences if sighting.condition.stage == rung] == []
 
 
 @pytest.mark.parametrize("identity", BESIDE)
@@ -357,9 +357,9 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
         assert len(ladder.findings(diagnosis)) == (diagnosis.first is not None) + len(diagnosis.consequences) + len(
             diagnosis.aside
         )
-        assert [standing.rung for standing in ladder.standings(evidence, diagnosis)] == list(RUNGS)
+        assert [standing.rung for standing in ladder.standings(evidence, diagnosis)] == list(STAGES)
         if evidence.torch_works and diagnosis.broken is not None:
-            assert RUNGS.index(diagnosis.broken) >= RUNGS.index("architecture")
+            assert STAGES.index(diagnosis.broken) >= STAGES.index("architecture")
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
 @pytest.mark.parametrize("condition", ladder.CONDITIONS, ids=lambda row: row.id)
 def test_every_condition_has_a_page(condition: Condition) -> None:
     assert condition.title and condition.meaning and condition.fix
-    assert condition.rung in (None, *RUNGS) and condition.certainty in CERTAINTIES
+    assert condition.stage in (None, *STAGES) and condition.certainty in CERTAINTIES
     # What is not certain says what would make it so.
     assert condition.settle or condition.certainty == "proof" or condition.id not in CONDITIONS
     # A page is about every machine: no value of this one's, and nothing left to fill in.

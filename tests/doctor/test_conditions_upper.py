@@ -341,7 +341,7 @@ def test_a_machine_without_a_gpu_has_none_of_it(condition: str) -> None:
 @pytest.mark.parametrize(("condition", "evidence", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
 def test_one_fault_is_named_once(condition: str, evidence: Evidence, words: str) -> None:
     """Of the conditions that break a rung, no other one holds beside it."""
-    others = [value for value in CONDITIONS.values() if value.id != condition and value.rung is not None]
+    others = [value for value in CONDITIONS.values() if value.id != condition and value.stage is not None]
     held = [(process, seen) for process in others if (seen := seen_by(process, evidence)) is not None]
     assert [row.id for row, seen in held if (seen.verdict or row.verdict) == "fail"] == []
 

@@ -25,7 +25,7 @@ from healthy import (
 )
 
 from gpucheck.doctor import ladder
-from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Evidence, Rung, Seen
+from gpucheck.doctor.condition import STAGES, Certainty, Condition, Evidence, Seen, Stage
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.finding import Verdict
 
@@ -34,12 +34,12 @@ Judge = Callable[[Evidence], Seen | None]
 
 
 def made(
-    name: str, rung: Rung | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Seen | None = None
+    name: str, stage: Stage | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Seen | None = None
 ) -> Condition:
     """A condition that holds everywhere."""
     title, fix = f"title of {name}", f"mend {name}"
     return Condition(
-        name, title, "", fix, judge=lambda _: seen or Seen(name), rung=rung, verdict=verdict, certainty=certainty
+        name, title, "", fix, judge=lambda _: seen or Seen(name), stage=stage, verdict=verdict, certainty=certainty
     )
 
 
@@ -90,10 +90,10 @@ def test_success_is_above_what_versions_suggest() -> None:
     assert [finding.id for finding in ladder.findings(diagnosis)] == ["env.x"]
 
 
-@pytest.mark.parametrize("rung", ladder.BY_DEVICE)
-def test_one_card_that_works_does_not_excuse_another(rung: Rung) -> None:
-    diagnosis = ladder.diagnose(HEALTHY, [made("x", rung), made("torch.x", "torch")])
-    assert diagnosis.broken == rung and diagnosis.consequences == ()
+@pytest.mark.parametrize("stage", ladder.BY_DEVICE)
+def test_one_card_that_works_does_not_excuse_another(stage: Stage) -> None:
+    diagnosis = ladder.diagnose(HEALTHY, [made("x", stage), made("torch.x", "torch")])
+    assert diagnosis.broken == stage and diagnosis.consequences == ()
 
 
 def test_a_judge_that_knows_more_says_it_in_the_conditions_place() -> None:
@@ -238,7 +238,7 @@ def test_above_a_broken_rung_nothing_is_reached() -> None:
 
 
 def test_without_a_gpu_the_rungs_do_not_apply() -> None:
-    assert states(without_gpu()) == {**dict.fromkeys(RUNGS, "absent"), "torch": "held"}
+    assert states(without_gpu()) == {**dict.fromkeys(STAGES, "absent"), "torch": "held"}
 
 
 def test_what_cannot_be_read_is_unknown_and_not_absent() -> None:

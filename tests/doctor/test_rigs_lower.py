@@ -347,8 +347,8 @@ def test_each_fault_is_the_first_broken_rung_and_alone_on_it(
     rig: Rig, diagnosed: Callable[[Rig], tuple[DoctorResult, list[Finding]]]
 ) -> None:
     answer, findings = diagnosed(rig)
-    beside = [name for name in answer.consequences if BY_ID[name].rung == answer.broken]
-    assert (answer.first, answer.broken, beside) == (rig.id, BY_ID[rig.id].rung, [])
+    beside = [name for name in answer.consequences if BY_ID[name].stage == answer.broken]
+    assert (answer.first, answer.broken, beside) == (rig.id, BY_ID[rig.id].stage, [])
     first = findings[0]
     assert (first.id, first.verdict) == (rig.id, "fail")
     assert first.fix and first.message

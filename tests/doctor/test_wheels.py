@@ -49,7 +49,7 @@ def test_the_newest_build_that_runs_on_all_is_chosen() -> None:
 
 
 def test_the_line_quotes_the_interpreter() -> None:
-    line = Installer("/my env/bin/python").install("torch", index="cu126", anew=True)
+    line = Installer("/my env/bin/python").install("torch", index="cu126", reinstall=True)
     assert line.startswith("'/my env/bin/python' -m pip install ")
 
 

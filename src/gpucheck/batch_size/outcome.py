@@ -78,7 +78,7 @@ def margin_bytes(total: int) -> int:
 
 
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
-    """Return the budget on a device with memory of its own. The margin is doubled if another process is on it."""
+    """Return the budget on a device that has memory apart from the host's. Another process on it doubles the margin."""
     margin = margin_bytes(total) * (2 if shared else 1)
     room = free - margin
     if room <= 0:

@@ -300,8 +300,8 @@ def _in_words(end: End, limit_s: float) -> str:
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
     """Return the device's failure if `reason`, the error of a workload, is one; None if the workload is at fault.
 
-    A built-in workload with default settings has no errors of its own: they would also show on a CPU. `opening` means
-    that the workload has not run yet.
+    A built-in workload with default settings runs without errors on a CPU, so its errors are those of the device.
+    `opening` means that the workload has not run yet.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
     as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.amp

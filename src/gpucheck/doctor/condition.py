@@ -101,7 +101,7 @@ class Evidence:
 
 
 # The stages from the hardware up. Each one needs all those below it.
-Rung = Literal[
+Stage = Literal[
     "hardware",  # the GPU on the PCI bus
     "kernel",  # the driver's kernel module
     "nodes",  # the driver's device nodes, and a container's access to them
@@ -113,7 +113,7 @@ Rung = Literal[
     "architecture",  # torch has code for their architecture
     "run",  # torch runs a kernel
 ]
-RUNGS: tuple[Rung, ...] = get_args(Rung)
+STAGES: tuple[Stage, ...] = get_args(Stage)
 # The weight of the evidence: nothing else is possible, almost always right, or worth checking.
 Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
@@ -151,7 +151,7 @@ class Seen:
 class Condition:
     """A known fault: its `title`, `meaning` and `fix`, and how certain the diagnosis is.
 
-    **Doctor.** `judge` decides whether the condition holds here; it is None if only a text can show it. `rung` is the
+    **Doctor.** `judge` decides whether the condition holds here; it is None if only a text can show it. `stage` is the
     stage that it breaks, or None. `settle` describes a test that would make the diagnosis certain. `cuinit` and `nvml`
     are the results of cuInit and nvmlInit that it causes.
 
@@ -173,7 +173,7 @@ class Condition:
     patterns: tuple[str, ...] = ()
     certainty: Certainty = "strong"
     judge: Callable[[Evidence], Seen | None] | None = None
-    rung: Rung | None = None
+    stage: Stage | None = None
     verdict: Verdict = "fail"
     settle: str = ""
     cuinit: tuple[int, ...] = ()
@@ -200,7 +200,7 @@ def found(id: str) -> Judge:
 
 
 def on(
-    rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
+    stage: Stage, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
     """Return the rows as conditions of one stage, unless a row names another.
 
@@ -209,12 +209,12 @@ def on(
     """
 
     def judge(row: Condition, evidence: Evidence) -> Seen | None:
-        if rung == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
+        if stage == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
             return None
         held = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence)
         return held[1] if held is not None and held[0] == row.id else None
 
-    return tuple(replace(row, rung=row.rung or rung, judge=partial(judge, row)) for row in rows)
+    return tuple(replace(row, stage=row.stage or stage, judge=partial(judge, row)) for row in rows)
 
 
 def answered(

@@ -199,7 +199,7 @@ KERNEL = on(
     ),
     Condition(
         id="gpu.fallen_off",
-        rung="hardware",
+        stage="hardware",
         certainty="proof",
         title="the GPU has fallen off the bus",
         meaning="It stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken.",
@@ -209,7 +209,7 @@ KERNEL = on(
     ),
     Condition(
         id="gpu.no_power",
-        rung="hardware",
+        stage="hardware",
         certainty="proof",
         title="GPU power cable not connected",
         meaning="The GPU needs auxiliary power and will not start without it.",
@@ -220,7 +220,7 @@ KERNEL = on(
     ),
     Condition(
         id="gpu.no_address_space",
-        rung="hardware",
+        stage="hardware",
         certainty="proof",
         title="the firmware gave the GPU no address space",
         meaning="Its memory window (BAR) has no addresses: the firmware keeps all windows below 4 GiB.",
@@ -413,7 +413,7 @@ MASKS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.cuda_shows_fewer",
-        rung="devices",
+        stage="devices",
         title="NVML lists GPUs that CUDA does not show",
         meaning="CUDA cannot open them: no device node, no permission, exclusive use by another process, or a fault.",
         fix=WHY_NOT_SHOWN,

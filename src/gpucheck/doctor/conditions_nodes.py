@@ -204,7 +204,7 @@ NODES = on(
     ),
     Condition(
         id="wsl.shadowed",
-        rung="libraries",
+        stage="libraries",
         title="a Linux driver's libcuda hides the Windows one",
         meaning="A driver installed inside Linux needs device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
@@ -213,7 +213,7 @@ NODES = on(
     ),
     Condition(
         id="container.no_compute",
-        rung="libraries",
+        stage="libraries",
         title="this container has NVML but not CUDA's driver",
         meaning="The toolkit mounts libraries by capability: utility provides NVML, compute libcuda.",
         settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",

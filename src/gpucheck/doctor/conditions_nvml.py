@@ -198,7 +198,7 @@ NVML = on(
     ),
     Condition(
         id="gpu.exclusive",
-        rung="run",
+        stage="run",
         title="another process has the GPU in exclusive mode",
         meaning="In exclusive mode a GPU accepts one process, in prohibited mode none: the first use fails.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",

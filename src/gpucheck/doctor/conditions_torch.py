@@ -59,7 +59,7 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
     )
     if tag is None:
         return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
-    return fixes.installer(evidence).install(requirement, index=tag, anew=True)
+    return fixes.installer(evidence).install(requirement, index=tag, reinstall=True)
 
 
 def built_for_cuda(evidence: Evidence) -> str | None:
@@ -264,7 +264,7 @@ def _two_versions(evidence: Evidence) -> Seen | None:
         # Installers do not see packages on PYTHONPATH and cannot remove them.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
-        again = how.install(fixes.pinned(probe.version or recorded[0]), anew=True)
+        again = how.install(fixes.pinned(probe.version or recorded[0]), reinstall=True)
         fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {again}"
     by_conda = f"; conda recorded {probe.conda_torch}" if probe.conda_torch is not None else ""
     where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
@@ -540,7 +540,7 @@ ARCHITECTURE = on(
     "run",
     Condition(
         id="architecture.missing",
-        rung="architecture",
+        stage="architecture",
         title="this torch has no code for this GPU",
         meaning="A wheel has code only for the architectures that it was built for: is_available() is True, but the "
         "first kernel fails. Wheels for CUDA 13 start at sm_75, for CUDA 12.6 at sm_50.",

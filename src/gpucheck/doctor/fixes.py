@@ -76,7 +76,7 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
     if how.managed:
         beside = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
         return reinstall(how, evidence.probe.version or evidence.build.version, beside=beside)
-    return how.install(f"--no-deps {' '.join(packages)}", anew=True)
+    return how.install(f"--no-deps {' '.join(packages)}", reinstall=True)
 
 
 def out_of_library_path(folders: Iterable[str]) -> str:
@@ -279,15 +279,15 @@ class Installer:
     managed: bool = False
     has_pip: bool = True
 
-    def install(self, packages: str, *, index: str | None = None, anew: bool = False) -> str:
+    def install(self, packages: str, *, index: str | None = None, reinstall: bool = False) -> str:
         source = f" --index-url {INDEX}/{index}" if index else ""
         python = interpreter(self.python)
         if self.managed:
             make = f"{python} -m venv {ENVIRONMENT} && {ENVIRONMENT}/bin/python -m pip install {packages}{source}"
             return f"{make} (a new environment, because the system's Python must not be changed)"
         if not self.has_pip:
-            return f"uv pip install --python {python} {'--reinstall ' * anew}{packages}{source}"
-        return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"
+            return f"uv pip install --python {python} {'--reinstall ' * reinstall}{packages}{source}"
+        return f"{python} -m pip install {'--force-reinstall ' * reinstall}{packages}{source}"
 
     def uninstall(self, packages: str) -> str:
         python = interpreter(self.python)
@@ -297,7 +297,7 @@ class Installer:
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
     """Return the command that reinstalls the same torch from its own index, together with the packages `beside` it."""
-    return installer.install(pinned(version) + beside, index=index_of(version), anew=True)
+    return installer.install(pinned(version) + beside, index=index_of(version), reinstall=True)
 
 
 def index_of(version: str | None) -> str | None:

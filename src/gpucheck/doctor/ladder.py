@@ -1,4 +1,4 @@
-"""The diagnosis: the first broken stage, its consequences, other findings, and each stage's (rung's) state. Pure."""
+"""The diagnosis: the first broken stage, its consequences, other findings, and the state of each stage. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpucheck.doctor import (
     conditions_torch,
     fixes,
 )
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Rung, Seen
+from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen, Stage
 from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.results.short import RungStanding, RungState
 
 # Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
-BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
+BY_DEVICE: tuple[Stage, ...] = ("architecture", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Diagnosis:
     aside: tuple[Sighting, ...]
 
     @property
-    def broken(self) -> Rung | None:
-        return None if self.first is None else self.first.condition.rung
+    def broken(self) -> Stage | None:
+        return None if self.first is None else self.first.condition.stage
 
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
@@ -62,11 +62,11 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host),
         )
         # A failure breaks its stage and everything above. A milder verdict does not.
-        breaks = here.rung is not None and here.verdict == "fail"
-        if not breaks or here.rung in BY_DEVICE or not evidence.torch_works:
+        breaks = here.stage is not None and here.verdict == "fail"
+        if not breaks or here.stage in BY_DEVICE or not evidence.torch_works:
             (breaking if breaks else aside).append(Sighting(here, seen))
     breaking.sort(key=lambda row: CERTAINTIES.index(row.condition.certainty))
-    breaking.sort(key=lambda row: RUNGS.index(row.condition.rung or "run"))
+    breaking.sort(key=lambda row: STAGES.index(row.condition.stage or "run"))
     return Diagnosis(breaking[0] if breaking else None, tuple(breaking[1:]), tuple(aside))
 
 
@@ -83,7 +83,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     condition, seen = sighting.condition, sighting.seen
     evidence = {
         **seen.evidence,
-        "rung": condition.rung,
+        "rung": condition.stage,
         "certainty": condition.certainty,
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
@@ -98,30 +98,30 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
     shown, answered = _shown(evidence), _answered(evidence)
-    failed = {row.condition.rung: row.condition.title for row in reversed(diagnosis.consequences)}
+    failed = {row.condition.stage: row.condition.title for row in reversed(diagnosis.consequences)}
     stages: list[RungStanding] = []
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
-    for rung in RUNGS:
+    for stage in STAGES:
         state: RungState = "unknown"
-        why = answered.get(rung) or "no evidence: it was not checked, or could not be read"
-        if diagnosis.first is not None and rung == diagnosis.broken:
+        why = answered.get(stage) or "no evidence: it was not checked, or could not be read"
+        if diagnosis.first is not None and stage == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
-        elif rung in failed:
-            state, why = "unreached", failed[rung]
-        elif (by := shown[rung]) is not None:
+        elif stage in failed:
+            state, why = "unreached", failed[stage]
+        elif (by := shown[stage]) is not None:
             # A stage above the broken one may still work, as NVML does without libcuda.
             state, why = "held", by
         elif any(standing.state == "broken" for standing in stages):
-            state, why = "unreached", answered.get(rung) or f"not checked: {diagnosis.broken} is broken"
-        elif not evidence.is_nvidia_here and rung != "torch" and (rung != "hardware" or has_bus):
+            state, why = "unreached", answered.get(stage) or f"not checked: {diagnosis.broken} is broken"
+        elif not evidence.is_nvidia_here and stage != "torch" and (stage != "hardware" or has_bus):
             state, why = "absent", "no NVIDIA GPU"
-        elif rung in ("hardware", "kernel", "nodes") and in_windows:
+        elif stage in ("hardware", "kernel", "nodes") and in_windows:
             state, why = "absent", "the driver is in Windows"
-        stages.append(RungStanding(rung, state, why))
+        stages.append(RungStanding(stage, state, why))
     return tuple(stages)
 
 
-def _shown(evidence: Evidence) -> dict[Rung, str | None]:
+def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
     on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
@@ -160,7 +160,7 @@ def _shown(evidence: Evidence) -> dict[Rung, str | None]:
     }
 
 
-def _answered(evidence: Evidence) -> dict[Rung, str | None]:
+def _answered(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error

@@ -271,4 +271,4 @@ def _page_of(entry: Condition | Id) -> IdPage:
     if isinstance(entry, Id):
         return IdPage(*about, then=entry.then)
     verdict = None if entry.judge is None else entry.verdict
-    return IdPage(*about, entry.fix, entry.certainty, entry.rung, verdict, entry.settle)
+    return IdPage(*about, entry.fix, entry.certainty, entry.stage, verdict, entry.settle)
