@@ -118,7 +118,7 @@ started = []
 sys.addaudithook(lambda event, arguments: started.append(arguments[1][-1]) if event == "subprocess.Popen" else None)
 from gpucheck.cli.app import main
 main(["devices"])
-layouts = {f"gpucheck.render.{name}" for name in ("devices", "doctor", "transfer", "ci")}
+layouts = {f"gpucheck.render.{name}" for name in ("devices", "explain", "memory", "transfer", "ci")}
 print(*[text.rpartition("import ")[2].partition(";")[0] for text in started], file=sys.stderr)
 print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
 """

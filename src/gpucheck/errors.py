@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -60,10 +59,6 @@ began_s: float | None = None
 
 # The exit status by priority: if several apply, the caller gets the first of these.
 EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COULD_NOT_LOOK, UNDECIDED, OK)
-
-
-def settle(codes: Iterable[int]) -> int:
-    return min(codes, key=EXIT_PRIORITY.index, default=OK)
 
 
 class GpucheckError(Exception):

@@ -12,8 +12,8 @@ import pytest
 
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.cli.session import LiveView
 from gpucheck.render import terminal, text
-from gpucheck.render.live import LiveView
 from gpucheck.report.events import Event
 from gpucheck.report.report import Collector
 from gpucheck.units import GIB, MIB

@@ -65,9 +65,10 @@ def is_honest(history: History) -> None:
     # Only what ended the search makes the largest size of one that fits at least.
     assert answer.max_batch_size is None or (over and answer.max_batch_size in passed)
     assert answer.at_least is None or answer.at_least in passed
-    assert (answer.largest is None) == (not passed)
+    largest = answer.at_least if answer.max_batch_size is None else answer.max_batch_size
+    assert (largest is None) == (not passed)
     assert answer.confirmed == any(
-        r.batch_size == answer.largest and r.purpose == "confirm" for r in trials if r.outcome == "fits"
+        r.batch_size == largest and r.purpose == "confirm" for r in trials if r.outcome == "fits"
     )
     first = next(finding for finding in findings(history) if finding.id == "batch_size.fits")
     if not over:

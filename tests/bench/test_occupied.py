@@ -13,7 +13,7 @@ from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.machine.host import held_bytes
+from gpucheck.measure.telemetry import held_bytes
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 

@@ -28,8 +28,8 @@ from gpucheck.report.facts import (
     SramEcc,
     XidError,
 )
-from gpucheck.report.finding import Finding, grouped
-from gpucheck.report.report import exit_code
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import exit_code, grouped
 
 UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
 DOWN = tuple(NvLink(number, False) for number in range(18))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.doctor.condition import Condition, Evidence, Seen
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import KernelRun, Library, Node, Stack, TorchProbe
 from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
 

@@ -32,7 +32,7 @@ from healthy import (
 from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import KernelRun, Library, Node
 from gpucheck.report.facts import Mig, Process
 

@@ -16,7 +16,7 @@ import gpucheck.devices.command  # noqa: F401 - binds its Inventory before the d
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
-from gpucheck.machine.kernel_driver import ROOT
+from gpucheck.machine.host import ROOT
 from gpucheck.report.report import Collector, Report
 
 # As two cards are under load: at rest the fake's links sleep.

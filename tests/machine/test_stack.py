@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import kernel_driver, stack
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import Node
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"

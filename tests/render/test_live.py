@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gpucheck.render.live import LiveView
+from gpucheck.cli.session import LiveView
 from gpucheck.report.events import Answered, Event, Failed, Judged, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding

@@ -27,7 +27,7 @@ from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Lost, Talk
-from gpucheck.machine.host import held_bytes
+from gpucheck.measure.telemetry import held_bytes
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts

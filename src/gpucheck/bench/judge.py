@@ -23,9 +23,9 @@ from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.fault import not_run
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, few
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
-from gpucheck.report.report import Judgement, Part, Report
+from gpucheck.report.report import Judgement, Part, Report, few
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 
 

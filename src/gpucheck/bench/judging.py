@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import config, peaks, units
-from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
+from gpucheck.measure.telemetry import held_bytes
 from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding, Verdict, few
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.report import few
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 

@@ -20,7 +20,8 @@ from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS,
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, XidError
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, few
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.report import few
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"

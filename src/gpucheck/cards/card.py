@@ -15,7 +15,8 @@ from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, STATES
 from gpucheck.report.facts import Device, Driver, Facts, Host
-from gpucheck.report.finding import Finding, Verdict, in_short
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import in_short
 from gpucheck.xid import POWER_CABLES
 
 WSL_NODE = "/dev/dxg"

@@ -13,7 +13,8 @@ from gpucheck.cards import card as cards
 from gpucheck.cards.card import Said, is_dead, is_divided, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
-from gpucheck.report.finding import Finding, Verdict, few
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.report import few
 
 # Limits and clocks within this ratio count as equal; figures are rounded.
 SAME = 0.99
@@ -300,26 +301,6 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.compute_mode", compute_mode),
     ("devices.not_judged", at_work.not_judged),
 )
-
-
-# Checks outside the table, of GPUs that the driver does not list and of the log, come first.
-_ORDER = {
-    **{check: place for place, (check, _) in enumerate(CHECKS)},
-    **dict.fromkeys(("devices.unlisted", at_rest.SXIDS, at_rest.NVLINK), 0),
-}
-
-
-def gravity(finding: Finding) -> int:
-    """Return the sort position among findings of one verdict: findings that are in no table first, then checks in table
-    order, then warnings about the use or the environment of a GPU.
-    """
-    group, _, name = finding.id.partition(".")
-    known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
-    if known is not None:
-        return known
-    # Warnings about the use or the environment of a GPU come last.
-    is_of_use = group not in ("devices", "log", "load") or finding.id in ("devices.foreign_memory", "devices.order")
-    return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
 
 
 def of_machine(facts: Facts) -> list[Finding]:

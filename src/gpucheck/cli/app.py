@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The wait after Ctrl-C while torch is imported. Nothing has been measured yet, so it is short.
     errors.patience_s = 0.8
     code = _run(sys.argv[1:])
-    code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
+    if stdout_closed:
+        code = _settled(code, errors.CLOSED_STDOUT)
     # Ending an interpreter that loaded torch takes seconds, and ten on a busy machine. Nothing is left to clean up.
     if device_lifetime.is_lost() or "torch" in sys.modules:
         device_lifetime.leave(code)
@@ -81,6 +82,12 @@ def started_as() -> str:
     return shlex.join(behind if is_given else [path])
 
 
+def _settled(*codes: int) -> int:
+    from gpucheck.report.report import settle  # imported late: a help page needs no report
+
+    return settle(codes)
+
+
 def _run(given: list[str]) -> int:
     debug = "--debug" in given
     filter_warnings()
@@ -100,7 +107,7 @@ def _run(given: list[str]) -> int:
         return error.exit_code
     except Unprinted as unprinted:
         # A failed command still counts as failed if its report could not be printed.
-        return errors.settle((unprinted.code, _could_not_print(unprinted.error)))
+        return _settled(unprinted.code, _could_not_print(unprinted.error))
     except SystemExit as error:
         # Typer turns a closed stdout into SystemExit. Any other SystemExit comes from other code and is raised again.
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:
@@ -118,10 +125,6 @@ def _run(given: list[str]) -> int:
             return unusable.exit_code
         tell_bug(error, given)
         return errors.BUG
-    finally:
-        if not device_lifetime.is_lost():  # memory is not freed any more after a device is lost
-            gc.unfreeze()
-            gc.enable()
 
 
 def with_command(given: Sequence[str]) -> list[str]:

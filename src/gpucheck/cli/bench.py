@@ -52,6 +52,7 @@ COMMANDS = tuple(
 
 
 def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
+    from gpucheck.bench.judge import judge
     from gpucheck.cli import session
 
     benchmark = next(benchmark for benchmark in BENCHMARKS if common.command == f"bench {benchmark.id}")
@@ -77,15 +78,16 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         from gpucheck.bench.collective import work
 
         def report(meeting: work.Meeting) -> int:
-            return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=results.judged)
+            return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=judge)
 
         return work.led(place, options, report)
-    return session.run(common, measure, judge=results.judged)
+    return session.run(common, measure, judge=judge)
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     """Run the benchmark in fresh processes, and compare the result with the baseline."""
     from gpucheck.bench import devices
+    from gpucheck.bench.judge import judge
     from gpucheck.cli import session
     from gpucheck.machine import saved
 
@@ -98,7 +100,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
         if before is not None:
             results.conclude(before, after, limit, emit, common)
 
-    return session.run(common, work, judge=results.judged)
+    return session.run(common, work, judge=judge)
 
 
 def arguments_of(common: Common) -> list[str]:

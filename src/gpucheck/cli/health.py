@@ -44,7 +44,7 @@ def devices(common: Common, options: DevicesOptions) -> int:
         why = "--json and --output write one result"
         raise UsageError("--watch refreshes the screen", why, "give one or the other")
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
-    from gpucheck.machine.kernel_driver import sleeping
+    from gpucheck.machine.host import sleeping
 
     # The readers start now, because they take as long to load as the rest of this process. macOS has no NVIDIA driver.
     readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()

@@ -15,16 +15,10 @@ from gpucheck.options import option, words
 
 if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.report.events import Emit
-    from gpucheck.report.report import Judgement, Report
+    from gpucheck.report.report import Report
 
 # Errors of a judge if a case or a detail is missing or has another type. Cases and details have no schema.
 _OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration)
-
-
-def judged(document: Report) -> Judgement:
-    from gpucheck.bench import judge
-
-    return judge.judge(document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +71,7 @@ class JudgeOptions:
 def judge(common: Common, options: JudgeOptions) -> int:
     """Judge one document by the thresholds of the settings, else by its own."""
     from gpucheck.bench.judge import by_other_names
+    from gpucheck.bench.judge import judge as judged
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs

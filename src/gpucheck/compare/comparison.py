@@ -19,9 +19,9 @@ from gpucheck import config, stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
-from gpucheck.report.finding import Finding, Verdict, few
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.report import Report
+from gpucheck.report.report import Report, few
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")

@@ -23,13 +23,13 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.driver_reads import ANSWER_S
-from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import TorchProbe, how_it_ended, said
-from gpucheck.measure.telemetry import Sample, Watch, summarise
+from gpucheck.measure.telemetry import Sample, Watch, held_bytes, summarise
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, TorchBuild
-from gpucheck.report.finding import Finding, few, in_short
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Run
+from gpucheck.report.report import few, in_short
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
 # The wait for torch after the driver was found to hang. Torch may still answer with another error.
@@ -54,8 +54,10 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     result, found = diagnosed(evidence, conditions)
     emit(Answered("doctor", result))
     first = None if result.first is None else f"fix {result.first} first"
-    required = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
-    for finding in (*required, *found):
+    if options.require is not None:
+        required = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
+        found = [*required, *found]
+    for finding in found:
         emit(Judged(finding))
     return evidence
 

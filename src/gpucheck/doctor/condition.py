@@ -11,10 +11,11 @@ from typing import Any, Literal, get_args
 from gpucheck import units
 from gpucheck.cards import card, checks
 from gpucheck.machine import kernel_driver
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.report import grouped
 from gpucheck.report.results.short import LoadResult
 
 

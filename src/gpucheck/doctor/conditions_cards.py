@@ -13,7 +13,8 @@ from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
-from gpucheck.report.finding import Verdict, few, told_once
+from gpucheck.report.finding import Verdict
+from gpucheck.report.report import few, told_once
 from gpucheck.report.results.short import LoadResult
 
 # A CUDA context takes a few hundred MiB, including that of the probed torch.

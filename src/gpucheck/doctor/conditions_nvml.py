@@ -16,7 +16,8 @@ from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.kernel_driver import FALLEN
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import Verdict, few
+from gpucheck.report.finding import Verdict
+from gpucheck.report.report import few
 from gpucheck.xid import RESET
 
 # NVML_ERROR_OPERATING_SYSTEM of nvml.h.

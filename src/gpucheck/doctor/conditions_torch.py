@@ -10,7 +10,8 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import TorchProbe
-from gpucheck.report.finding import Verdict, few
+from gpucheck.report.finding import Verdict
+from gpucheck.report.report import few
 
 # The error of a crashed probe is the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")

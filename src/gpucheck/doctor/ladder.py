@@ -16,7 +16,8 @@ from gpucheck.doctor import (
 )
 from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen, Stage
 from gpucheck.machine.choose import MASK
-from gpucheck.report.finding import Finding, in_short
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import in_short
 from gpucheck.report.results.short import RungStanding, RungState
 
 # Stages whose conditions judge each device separately, and skip devices that torch was seen to use.

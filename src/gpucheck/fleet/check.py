@@ -26,7 +26,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.report import Report, exit_code
+from gpucheck.report.report import Report, exit_code, settle
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDevice, NodeDocument, NodeFigure, NodePart, NodeProblem
 
 # The most figures and devices in a document: enough for 64 devices with 16 figures.
@@ -278,7 +278,7 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
 
 def exit_of(parts: Sequence[NodePart]) -> int:
     """Return the node's exit status. A part that did not finish leaves it undecided, unless the part had failed."""
-    return errors.settle(
+    return settle(
         errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
         for part in parts
     )

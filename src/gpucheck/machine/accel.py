@@ -24,7 +24,6 @@ import torch
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import device_lifetime, host, torch_private, watchdog
-from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.fault import first_line_of
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
@@ -322,8 +321,10 @@ def resident() -> MemoryFigures:
     """Return this process's resident set and its peak, in bytes."""
     info = psutil.Process().memory_info()
     # The peak is in a file on Linux, and beside the resident set on Windows.
-    known = re.search(r"^VmHWM:\s*(\d+) kB", text_of(Path("/proc/self/status")), re.MULTILINE)
-    peak = int(known[1]) * 1024 if known else getattr(info, "peak_wset", None)
+    peak = getattr(info, "peak_wset", None)
+    with contextlib.suppress(OSError):
+        known = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8", "replace"), re.MULTILINE)
+        peak = int(known[1]) * 1024 if known else peak
     return MemoryFigures(resident_bytes=info.rss, max_resident_bytes=peak, source="resident set of the process")
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from gpucheck.machine import host, kernel_driver
+from gpucheck.machine import host
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
@@ -26,10 +26,10 @@ NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
 
-def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
+def door_timeout_s(root: Path = host.ROOT) -> float:
     """Return how long a healthy driver may take to answer, by the number of GPUs."""
     nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
-    gpus = [device for device in kernel_driver.pci_devices(root) or () if device.is_gpu]
+    gpus = [device for device in host.pci_devices(root) or () if device.is_gpu]
     return ANSWER_S + START_OF_A_CARD_S * max(len(nodes), len(gpus))
 
 

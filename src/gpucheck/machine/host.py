@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
@@ -13,21 +12,51 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from gpucheck.machine.kernel_driver import ROOT, link_name, names_in, pci_devices, text_of
 from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
-from gpucheck.units import MIB
 
 # Kernel drivers that reserve a device for a virtual machine, so that this system cannot use it.
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
+# NVML's utilization covers the last second or less. At half or more, clocks and link had no time to become idle.
+AT_WORK_PERCENT = 50.0
 # The inode of the machine's own PID namespace: PROC_PID_INIT_INO of Linux's proc_ns.h.
 MACHINE_NAMESPACE = "pid:[4026531836]"
+ROOT = Path("/")
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a system file; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def first_line(path: Path) -> str | None:
+    """Return the first line of a system file; None if the file is empty or cannot be read."""
+    return next(iter(text_of(path).strip().splitlines()), None)
+
+
+def link_name(path: Path) -> str | None:
+    """Return the last part of a symbolic link's target; None if there is no such link."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def names_in(folder: Path) -> list[str] | None:
+    """Return the names in a system folder, sorted; None if the folder is missing or cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return None
 
 
 class HostMemory(NamedTuple):
@@ -263,65 +292,34 @@ def _digits(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-# The kernel accounts for each core once per tick, so an interval below a tenth of a second has too few samples.
-TICK_S, SHORTEST_S = 10e-3, 0.1
-# The memory in use on an idle GPU without a visible process. A working process's context takes about as much.
-IDLE_BYTES = 512 * MIB
-# NVML's utilization covers the last second or less. At half or more, clocks and link had no time to become idle.
-AT_WORK_PERCENT = 50.0
-# NVML's older call counts the driver's reserved memory as used: about 1 % of the GPU's memory, and more with ECC.
-RESERVED_SHARE = 0.02
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """An NVIDIA PCI device: its address, its device and class numbers, and the kernel driver bound to it."""
+
+    address: str
+    device: str | None = None
+    class_code: str | None = None
+    driver: str | None = None
+
+    @property
+    def is_gpu(self) -> bool:
+        # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302).
+        return (self.class_code or "").startswith("0x03")
 
 
-class ProcessorTime(NamedTuple):
-    """Seconds of processor time so far: of the whole machine, and of this process with its children."""
-
-    at_s: float
-    machine_s: float
-    own_s: float
-
-
-def processor_time(child_pid: int | None = None) -> ProcessorTime:
-    """Return the counters. The kernel adds only ended children's time, so that of `child_pid` is added here."""
-    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    # The kernel also counts a guest's time in user and nice.
-    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
-    own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
-    if child_pid is not None:
-        with suppress(psutil.Error):  # it may have ended in the meantime
-            times = psutil.Process(child_pid).cpu_times()
-            own_s += times.user + times.system
-    return ProcessorTime(time.monotonic(), machine_s, own_s)
-
-
-class Others(NamedTuple):
-    """The average number of cores that other processes used in `span_s` seconds; None if that was too short."""
-
-    cores: float | None
-    span_s: float
-
-
-def others(before: ProcessorTime, after: ProcessorTime) -> Others:
-    span_s = after.at_s - before.at_s
-    used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
-    return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
-
-
-def is_busy(used: Others, threads: int, cores: int | None) -> bool:
-    """Return whether other processes left fewer cores than this process has threads, beyond the measuring error."""
-    # A process's own time is exact, the machine's is sampled by ticks. The allowed error is the largest possible
-    # standard deviation plus a tenth of a core.
-    if used.cores is None or cores is None:
-        return False
-    off = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
-    return used.cores > max(cores - threads, 0) + off
-
-
-def held_bytes(device: Device) -> int | None:
-    """Return the device memory that others use; None if it is unknown, or no more than an idle GPU shows."""
-    used = device.memory_used_bytes
-    # Memory shared by host and device is used by every process of the machine.
-    if used is None or device.kind == "cpu" or device.integrated:
+def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
+    bus = root / "sys/bus/pci/devices"
+    if (names := names_in(bus)) is None:
         return None
-    share = RESERVED_SHARE if device.memory_reserved_bytes is None else 0
-    return used if used > IDLE_BYTES + share * (device.memory_total_bytes or 0) else None
+    return tuple(
+        PciDevice(path.name, first_line(path / "device"), first_line(path / "class"), link_name(path / "driver"))
+        for path in (bus / name for name in names)
+        if first_line(path / "vendor") == "0x10de"
+    )
+
+
+def sleeping(root: Path = ROOT) -> tuple[str, ...]:
+    """Return the PCI addresses of NVIDIA's GPUs if all are suspended, as in a laptop; a query would wake them."""
+    gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
+    states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
+    return tuple(gpus) if states == {"suspended"} else ()

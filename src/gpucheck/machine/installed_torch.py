@@ -15,7 +15,7 @@ from gpucheck import errors
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, child_protocol, device_lifetime, watchdog
 from gpucheck.machine.child_stdio import claim_stdout
-from gpucheck.machine.kernel_driver import text_of
+from gpucheck.machine.host import text_of
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
 from gpucheck.report.fault import first_line

@@ -241,7 +241,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         wake: bool = True,
         name: Callable[[int], str | None] = host.gpu_process_name,
         details: Callable[[Process], Process] = lambda process: process,
-        root: Path = kernel_driver.ROOT,
+        root: Path = host.ROOT,
         ahead: Ahead | None = None,
         timeout_s: float | None = None,
         waiting: Callable[[str], object] = lambda text: None,
@@ -299,7 +299,7 @@ class Inventory(AbstractContextManager["Inventory"]):
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """Return NVML's answer, the environment and the kernel log. The children work while this process reads."""
-        sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
+        sleepers = () if self._wake or self._cuda is not None else host.sleeping(self._root)
         if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
             asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
@@ -409,7 +409,7 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = kernel_driver.ROOT) -> Facts:
+def read(processes: bool = False, root: Path = host.ROOT) -> Facts:
     """Read the machine once. `processes` adds the processes on each device."""
     with Inventory(with_processes=processes, root=root) as inventory:
         return inventory.read()

@@ -7,14 +7,14 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpucheck.machine import child
+from gpucheck.machine.host import ROOT
 from gpucheck.machine.nvml_fields import RECOVERY_ACTIONS
 from gpucheck.report.facts import Driver, XidError
 
-ROOT = Path("/")
 # The most of the log that is read; a kernel keeps less by default.
 LOG_BYTES = 4 * 2**20
 # The journal has the kernel's log for members of its group, even if only root may read /dev/kmsg.
@@ -235,65 +235,3 @@ def _time_of(line: str, booted_s: float | None) -> str | None:
         return None
     moment = datetime.datetime.fromtimestamp(booted_s + float(stamp), datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@dataclass(frozen=True, slots=True)
-class PciDevice:
-    """An NVIDIA PCI device: its address, its device and class numbers, and the kernel driver bound to it."""
-
-    address: str
-    device: str | None = None
-    class_code: str | None = None
-    driver: str | None = None
-
-    @property
-    def is_gpu(self) -> bool:
-        # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302).
-        return (self.class_code or "").startswith("0x03")
-
-
-def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
-    bus = root / "sys/bus/pci/devices"
-    if (names := names_in(bus)) is None:
-        return None
-    return tuple(
-        PciDevice(path.name, first_line(path / "device"), first_line(path / "class"), link_name(path / "driver"))
-        for path in (bus / name for name in names)
-        if first_line(path / "vendor") == "0x10de"
-    )
-
-
-def sleeping(root: Path = ROOT) -> tuple[str, ...]:
-    """Return the PCI addresses of NVIDIA's GPUs if all are suspended, as in a laptop; a query would wake them."""
-    gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
-    states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
-    return tuple(gpus) if states == {"suspended"} else ()
-
-
-def text_of(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def first_line(path: Path) -> str | None:
-    """Return the first line of a system file; None if the file is empty or cannot be read."""
-    return next(iter(text_of(path).strip().splitlines()), None)
-
-
-def link_name(path: Path) -> str | None:
-    """Return the last part of a symbolic link's target; None if there is no such link."""
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
-
-
-def names_in(folder: Path) -> list[str] | None:
-    """Return the names in a system folder, sorted; None if the folder is missing or cannot be read."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpucheck.machine import host
-from gpucheck.machine.kernel_driver import ROOT, text_of
+from gpucheck.machine.host import ROOT, text_of
 
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:

@@ -20,7 +20,7 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import child, child_protocol, kernel_driver
 from gpucheck.machine.child import Cut
 from gpucheck.machine.child_protocol import Ending, Heard, Line
-from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, names_in, text_of
+from gpucheck.machine.host import ROOT, PciDevice, first_line, names_in, pci_devices, text_of
 from gpucheck.report.codec import from_json
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -176,7 +176,7 @@ class Stack:
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
     """Read all layers. `library_path` is the diagnosed LD_LIBRARY_PATH; `running` is the kernel's release."""
-    devices = kernel_driver.pci_devices(root)
+    devices = pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     given = [part for part in library_path.split(":") if part]
     # A test may already give folders below its `root`.

@@ -1,16 +1,24 @@
-"""Read clocks, heat, power and link during a measurement, and the counters of clock limits before and after it."""
+"""Read clocks, heat, power and link during a measurement, the counters of clock limits before and after it, and what
+other processes use: cores and device memory."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import psutil
 
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, Lost, Talk
 from gpucheck.machine.driver_reads import door_timeout_s
+from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run
+from gpucheck.units import MIB
 
 TAKE_TIMEOUT_S = 1.0
 # The energy counter is updated about ten times a second, so a mean over two seconds is off by a few percent at most.
@@ -208,3 +216,67 @@ def _why(ending: Ending, late: str) -> str:
     if ending.how == "late":
         return f"{late} within {ending.limit_s:g} s"
     return "the process that samples NVML ended early"
+
+
+# -- other processes: the cores and the device memory that they use ----------------------------------------------------
+
+# The kernel accounts for each core once per tick, so an interval below a tenth of a second has too few samples.
+TICK_S, SHORTEST_S = 10e-3, 0.1
+# The memory in use on an idle GPU without a visible process. A working process's context takes about as much.
+IDLE_BYTES = 512 * MIB
+# NVML's older call counts the driver's reserved memory as used: about 1 % of the GPU's memory, and more with ECC.
+RESERVED_SHARE = 0.02
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of processor time so far: of the whole machine, and of this process with its children."""
+
+    at_s: float
+    machine_s: float
+    own_s: float
+
+
+def processor_time(child_pid: int | None = None) -> ProcessorTime:
+    """Return the counters. The kernel adds only ended children's time, so that of `child_pid` is added here."""
+    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    # The kernel also counts a guest's time in user and nice.
+    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+    own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    if child_pid is not None:
+        with suppress(psutil.Error):  # it may have ended in the meantime
+            times = psutil.Process(child_pid).cpu_times()
+            own_s += times.user + times.system
+    return ProcessorTime(time.monotonic(), machine_s, own_s)
+
+
+class Others(NamedTuple):
+    """The average number of cores that other processes used in `span_s` seconds; None if that was too short."""
+
+    cores: float | None
+    span_s: float
+
+
+def others(before: ProcessorTime, after: ProcessorTime) -> Others:
+    span_s = after.at_s - before.at_s
+    used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
+    return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
+
+
+def is_busy(used: Others, threads: int, cores: int | None) -> bool:
+    """Return whether other processes left fewer cores than this process has threads, beyond the measuring error."""
+    # A process's own time is exact, the machine's is sampled by ticks. The allowed error is the largest possible
+    # standard deviation plus a tenth of a core.
+    if used.cores is None or cores is None:
+        return False
+    off = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
+    return used.cores > max(cores - threads, 0) + off
+
+
+def held_bytes(device: Device) -> int | None:
+    """Return the device memory that others use; None if it is unknown, or no more than an idle GPU shows."""
+    used = device.memory_used_bytes
+    # Memory shared by host and device is used by every process of the machine.
+    if used is None or device.kind == "cpu" or device.integrated:
+        return None
+    share = RESERVED_SHARE if device.memory_reserved_bytes is None else 0
+    return used if used > IDLE_BYTES + share * (device.memory_total_bytes or 0) else None

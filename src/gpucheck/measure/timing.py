@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import psutil
 
 from gpucheck import stats
-from gpucheck.machine import host
-from gpucheck.machine.host import Others
 from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.telemetry import Others, Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
 if TYPE_CHECKING:  # the code that opens a device loads torch
@@ -475,7 +473,7 @@ def beside(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | N
     """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used.cores, **({"no_telemetry_because": why_not} if summary is None else {})}
     # Load on the CPU distorts only times on the host's clock.
-    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
+    busy = timed.clock == "host" and telemetry.is_busy(used, threads, psutil.cpu_count())
     flags = (*telemetry.flags(summary), *(("cpu-busy",) if busy else ()))
     return replace(timed, telemetry=summary, beside_flags=flags, beside_details=details)
 
@@ -483,9 +481,9 @@ def beside(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | N
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
     """Drop older telemetry and do the work. Return its result, and how many cores other processes kept busy."""
     watch.take()
-    before = host.processor_time(watch.pid)
+    before = telemetry.processor_time(watch.pid)
     done = work()
-    return done, host.others(before, host.processor_time(watch.pid))
+    return done, telemetry.others(before, telemetry.processor_time(watch.pid))
 
 
 def measured(

@@ -48,18 +48,19 @@ def page(report: Report) -> Page:
     if result is None:
         return Page(findings=report.findings)
     # The answer is the reason why the search ended if no size passed. A failed device comes before any answer.
-    findings, ended = report.findings, "fail" if result.largest is None else None
+    findings, largest = report.findings, result.at_least if result.max_batch_size is None else result.max_batch_size
+    ended = "fail" if largest is None else None
     broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
     fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
     cause, first = broken or fits, None
-    if result.largest is not None and broken is None:
+    if largest is not None and broken is None:
         first = text.answer(report.summary.verdict, _first_line(result))
     elif cause is None and not report.summary.complete:
         first = text.answer("inconclusive", "no batch passed; interrupted")
     under = [Line(_subject(result), "dim")] if first or cause else []
     in_use = _in_use(result)
     body = [*([_trials(result)] if result.trials else []), *([Line(), *in_use] if in_use else [])]
-    return Page(first, body, _details(result) if result.largest is not None else [], findings, cause, under=under)
+    return Page(first, body, _details(result) if largest is not None else [], findings, cause, under=under)
 
 
 def _in_use(result: FoundBatchSize) -> list[Line]:
@@ -68,7 +69,7 @@ def _in_use(result: FoundBatchSize) -> list[Line]:
         lines.append(Line(f"best value: {result.knee.batch_size} (within 5 % of top speed)"))
     if result.max_batch_size and result.limiting_factor not in (None, "memory"):
         lines.append(Line(f"limit: {_limit(result)}"))
-    if split := _split(result.memory_split, result.axis_name):
+    if split := _split(result.memory_split, result.axis.name if result.axis else None):
         lines.append(Line(split))
     if result.accumulation:
         lines.append(text.advice_line(accumulation(result.accumulation)))
@@ -105,7 +106,7 @@ def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
 def _trials(result: FoundBatchSize) -> Block:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in result.trials))
     # The size in a search along an axis is a length, and the rate counts that length.
-    size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
+    size, rate = (result.axis.name, f"{result.axis.name}/s") if result.axis else ("batch", "samples/s")
     columns: list[ColumnOf[TrialEntry]] = [
         filled(Column(size), lambda trial: str(trial.batch_size)),
         filled(Column("result", "left"), _result),
@@ -128,7 +129,7 @@ def _scale(size: int) -> tuple[int, str]:
 
 def _first_line(result: FoundBatchSize) -> str:
     """Return the answer in one line: the largest and the recommended size, or the prediction if more may fit."""
-    axis = f"{result.axis_name} " if result.axis_name else ""
+    axis = f"{result.axis.name} " if result.axis else ""
     note = "" if result.confirmed else " (passed once)"
     if result.max_batch_size is not None:
         within = " (85 % of budget)" if result.limited_by == "safety" else ""

@@ -1,44 +1,276 @@
-"""`gpucheck bench bandwidth`, `matmul`, `overlap`, `crossover`, `collective` and `all` as blocks."""
+"""The parts that pages of benchmarks share: a measurement's columns and flags, and the lines around the tables. Also
+`gpucheck bench bandwidth` and `all` as blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from gpucheck import units
+from gpucheck import config, units
 from gpucheck.bench import ids, judging
-from gpucheck.links import SHORT_WAYS
-from gpucheck.render import measured, text
-from gpucheck.render.measured import Answer, notes_column, ratio_text
+from gpucheck.render import text
 from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import (
-    BenchAll,
-    BenchmarkSummary,
-    CrossoverResult,
-    OverlapResult,
-    SearchedShape,
-    SearchResult,
-)
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, OverlapResult
+
+# The first line is made to fit a terminal's usual width.
+WIDTH = 80
+# Each flag has a word beside the figure and a meaning that `-v` shows. The most serious flag is first.
+FLAGS: dict[str, tuple[str, str]] = {
+    "cpu-busy": (config.FLAG_NAMES["cpu-busy"], "other processes used the cores that the row depends on"),
+    "device-shared": (config.FLAG_NAMES["device-shared"], "other processes held its memory; it was not idle before"),
+    "throttled": ("throttled", "the driver lowered the clock: heat, or the power supply"),
+    "never-together": ("never at once", "no window in which both directions copied; no rate"),
+    "noisy": ("noisy", "interquartile range above 10 % of the median"),
+    "few-samples": ("few samples", "fewer than 10 in the time available"),
+    "not-settled": ("not settled", "the rate still changed by more than 1 % from second to second when its time ended"),
+    "drift": ("drifting", "rose or fell by more than 2 % over the row"),
+    "unbalanced": ("unbalanced", "copy and compute differ by more than 20 %"),
+    "below-resolution": ("too short", "the windows were too short for the clock: no time, no rate"),
+    "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
+    "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
+    "clock-held": ("clock held", "a setting holds the clock below its maximum"),
+    "power-limited": ("power limit", "the power limit lowered the clock, which is normal at full load"),
+    "call-bound": ("latency", "the call itself takes more than 5 % of the time: a latency, no rate"),
+    "launch-bound": ("latency", "the device waited for the host: a latency, no rate"),
+    "emulated": ("emulated", "the device has no hardware for this dtype"),
+    "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),
+}
+CACHES = {"warm": "in cache", "cold": "cold"}
+
+
+def median_rate(measurement: Measurement) -> float | None:
+    return measurement.rate.median if measurement.rate else None
+
+
+def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[ColumnOf[Measurement], ...]:
+    """Return the columns of the median, p05 and p95 rates. `percentiles_keep` is the priority of the last two."""
+    return (
+        numbers(Column(unit), median_rate, scale),
+        numbers(Column("p05", keep=percentiles_keep), lambda row: row.rate.p05 if row.rate else None, scale),
+        numbers(Column("p95", keep=percentiles_keep), lambda row: row.rate.p95 if row.rate else None, scale),
+    )
+
+
+def time_text(measurement: Measurement | None) -> str:
+    return UNKNOWN if measurement is None or measurement.time_s is None else units.duration(measurement.time_s.median)
+
+
+def notes_column(keep: int, note: Callable[[text.Row], Cell]) -> ColumnOf[text.Row]:
+    return filled(Column("notes", "left", keep=keep, wraps=True, cropped=14), note)
+
+
+def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measurement]:
+    """Return the column of each figure's flags. The cache state is added if it is the unusual one."""
+    word = (CACHES[unusual_cache],)
+    return notes_column(keep, lambda row: note_cell(row.flags, word if row.method.cache == unusual_cache else ()))
+
+
+def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
+    """Return a cell such as `! noisy, few samples; latency`. Flags that make the figure doubtful are first."""
+    doubts = judging.doubts_of(flags)
+    rest = [
+        *(word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubts and word),
+        # A flag from a later version is shown unchanged.
+        *(flag for flag in flags if flag not in FLAGS),
+    ]
+    texts = [f"! {', '.join(FLAGS[flag][0] for flag in doubts)}"] if doubts else []
+    return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
+
+
+def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
+    """Return an unusual cache state or the most serious doubt, without doubts that a finding on the machine has."""
+    if measurement.method.cache == unusual_cache:
+        return CACHES[measurement.method.cache]
+    return next((FLAGS[flag][0] for flag in judging.own_doubts(measurement.flags)), "")
+
+
+def doubt(measurement: Measurement) -> str:
+    """Return text to append to a figure, such as ` (! noisy)`. It is empty if there is no doubt."""
+    return f" (! {word})" if (word := doubtful(measurement)) else ""
+
+
+def ratio_text(ratio: float | None, digits: int = 2) -> str:
+    return UNKNOWN if ratio is None else f"{units.significant(ratio, digits)}×"
+
+
+def rate_text(rate: float, unit: str) -> str:
+    if unit == "B/s":
+        return units.byte_rate(rate)
+    return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
+
+
+def flop_scale(fastest: float) -> tuple[float, str]:
+    """Return the scale and prefix for a column of FLOP/s: tera for GPUs and giga for slower devices such as CPUs."""
+    return (1e12, "T") if fastest >= 1e12 else (1e9, "G")
+
+
+def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, list[Measurement]]]:
+    for device in dict.fromkeys(row.device for row in measurements):
+        yield device, [row for row in measurements if row.device == device]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A benchmark's answer on one device: a clause with a figure. `place` says how the device is attached."""
+
+    device: DeviceRef
+    text: str
+    place: str = ""
+
+
+def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
+    """Return a benchmark's page. The first line is the worst device's answer, or a failure without a threshold, or a
+    finding on a device without a figure. The answers of other devices are above the tables, the samples below."""
+    measured_on = {answer.device.id for answer in answers}
+    several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
+    findings = [named(finding, several=several) for finding in remarks_once(report.findings)]
+    lines = [(_verdict(report, answer, several=several), answer) for answer in answers]
+    lines.sort(key=lambda line: WORST_FIRST.index(line[0]))
+    worst = text.worst_of(findings)
+    cause = worst if worst is not None and _leads(worst, answers) else None
+    if cause is not None:
+        # A skip never shows as a pass, even if all measured rows passed.
+        verdict = cause.verdict if several or cause.verdict == "skip" else report.summary.verdict
+        first = text.answer(verdict, text.sentence(cause))
+    elif lines:
+        (verdict, leading), *lines = lines
+        first = text.answer(verdict, _fitting(leading))
+    else:
+        count = len(report.measurements)
+        what = f"{text.counted(count, 'row')} measured" if count else "nothing was measured"
+        first = text.answer(report.summary.verdict, what)
+    above = [
+        text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}")
+        for verdict, answer in lines
+    ]
+    if answers and several:
+        # A device that was left out has one line with the reason, unless another line is about it.
+        shown = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
+        skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in shown}
+        above += [text.answer("skip", text.sentence(finding)) for finding in skips.values()]
+        findings = [finding for finding in findings if finding not in skips.values()]
+    advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
+    # Advice is shown only if nothing is wrong.
+    then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
+    if then is not None:
+        findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]
+    body = body[1:] if body and body[0] == Line() else body
+    below = [Line(rests, "dim")] if (rests := rests_on(report)) else []
+    gap = [Line()] if below and body and not isinstance(body[-1], Line) else []
+    above += [Line()] if above and body else []
+    return Page(first, [*above, *body, *gap, *below], details, findings, cause, then)
+
+
+def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
+    """Return whether a finding is the first line: it outranks any figure, or its device has no figure."""
+    if not answers or worst.verdict not in ASKING:
+        return not answers
+    several = len(answers) > 1 or worst.device is not None
+    is_failure = worst.verdict == "fail" and not worst.is_gate
+    return is_failure or (several and worst.device not in {answer.device.id for answer in answers})
+
+
+def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
+    """Return the verdict of the answer's line: the worst of the device's findings, or the report's for one device."""
+    mine = text.worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
+    return report.summary.verdict if not several else mine.verdict if mine else "pass"
+
+
+def _fitting(answer: Answer) -> str:
+    """Return the answer with its device, named as fully as fits into 80 columns after the verdict's sign."""
+    short, place = text.short_name(answer.device), answer.place
+    name = f"{short} ({answer.device.id})" if short != answer.device.id else short
+    texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
+    return next((line for line in texts if len(line) <= WIDTH - len("✓ ")), texts[-1])
+
+
+def named(finding: Finding, *, several: bool) -> Finding:
+    """Return the finding with its device before the title, if there are several devices and the title names none."""
+    is_clear = not several or finding.device is None or finding.device in finding.title
+    return finding if is_clear else replace(finding, title=f"{finding.device}: {finding.title}")
+
+
+def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without repeated remarks on the machine. The worst of each remark is kept."""
+    alike: dict[str, list[Finding]] = {}
+    for finding in findings:
+        rest = finding.id.partition(".")[2]
+        key = f"{rest} {finding.device if rest == 'clock' else ''}" if rest in ids.OF_THE_MACHINE else str(id(finding))
+        alike.setdefault(key, []).append(finding)
+
+    def rank(finding: Finding) -> tuple[int, float]:
+        return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
+
+    return [min(remarks, key=rank) for remarks in alike.values()]
+
+
+def rests_on(report: Report) -> str:
+    """Return the line below the tables: number of samples, their spread, whether all results were verified, and whether
+    the time ran out before the last row."""
+    times = [row.time_s for row in report.measurements if row.time_s]
+    parts = []
+    if samples := sorted(time.n for time in times):
+        counts = " to ".join(dict.fromkeys((str(samples[0]), str(samples[-1]))))
+        parts.append(f"{counts} sample{'s' * (counts != '1')} each")
+    widest = max(((time.p95 - time.p05) / time.median for time in times if time.p95 and time.p05), default=None)
+    if widest is not None:
+        parts[0] += f", spread up to {units.percent(widest) if widest < 10 else ratio_text(widest)}"
+    checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
+    beside = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
+    parts += ["all results verified"] if checks == {"pass"} and not beside & {"fail", "inconclusive"} else []
+    on = {row.device.id for row in report.measurements}
+    late = [row for row in report.findings if row.verdict == "skip" and row.id.endswith(".time") and row.device in on]
+    return "; ".join([*parts, *dict.fromkeys(f"{row.title}: {row.message}" for row in late)])
+
+
+def pages_of(
+    report: Report,
+    devices: Iterable[tuple[DeviceRef, Sequence[text.Row]]],
+    answer: Callable[[DeviceRef, Sequence[text.Row]], Answer | None],
+    blocks: Callable[[DeviceRef, Sequence[text.Row]], Sequence[Block]],
+    flagged: Iterable[Measurement | OverlapResult] | None = None,
+    beside: Sequence[Block] = (),
+) -> Page:
+    """Return a benchmark's page with each device's answer and blocks, and `beside` below them. `-v` explains the flags
+    of the `flagged` rows, which are all measurements if none are given."""
+    known = list(devices)
+    laid_out: list[Block] = []
+    for device, rows in known:
+        shown = blocks(device, rows)
+        if shown and len(known) > 1:  # the first line names a single device
+            laid_out += [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")]
+        laid_out += shown
+    answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
+    details = flag_lines(report.measurements if flagged is None else flagged)
+    return bench_page(report, answers, [*laid_out, *beside], details)
+
+
+def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[Line]:
+    flags = dict.fromkeys(flag for row in rows for flag in row.flags if flag in FLAGS)
+    return [Line(f"{FLAGS[flag][0] or flag}: {FLAGS[flag][1]}", "dim") for flag in flags]
+
+
+# -- bandwidth, and all benchmarks -------------------------------------------------------------------------------------
 
 
 def bandwidth_page(report: Report) -> Page:
-    median, *percentiles = measured.rates("GB/s", percentiles_keep=4)
+    median, *percentiles = rates("GB/s", percentiles_keep=4)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
         filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
         median,
         filled(Column("of peak", keep=8), lambda row: _share_of_peak(report, row) or UNKNOWN),
         *percentiles,
-        filled(Column("time", keep=5), measured.time_text),
-        measured.notes(7, "warm"),
+        filled(Column("time", keep=5), time_text),
+        notes(7, "warm"),
     )
-    return measured.pages_of(
+    return pages_of(
         report,
-        measured.by_device(report.measurements),
+        by_device(report.measurements),
         lambda device, rows: _bandwidth_answer(report, device, rows),
         lambda device, rows: [table_of(rows, columns)],
     )
@@ -54,7 +286,7 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     )
     share = _share_of_peak(report, best)
     rate = f"{f'{share} of its peak: ' if share else ''}{units.byte_rate(judging.rate(best))}"
-    doubt = measured.doubtful(best, "warm")
+    doubt = doubtful(best, "warm")
     what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
     memory = "host memory" if device.id == "cpu" else "memory"
     return Answer(device, f"{memory} reaches {rate} ({what})")
@@ -62,249 +294,14 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
     """Return the share of the memory's peak, if the peak is known and no cache raised the rate."""
-    peak = _evidence(report, "bandwidth.share_of_peak", "peak_bytes_per_s", row.device.id)
+    peak = evidence(report, "bandwidth.share_of_peak", "peak_bytes_per_s", row.device.id)
     return units.percent(row.rate.median / peak) if peak and row.rate and row.method.cache == "cold" else None
 
 
-def _evidence(report: Report, id: str, key: str, device: str) -> Any:
+def evidence(report: Report, id: str, key: str, device: str) -> Any:
     """Return what the findings of this ID about a device have under `key`."""
     values = (row.evidence.get(key) for row in report.findings if row.id == id and row.device in (None, device))
     return next((value for value in values if value), None)
-
-
-def matmul_page(report: Report) -> Page:
-    searched = report.results.get("bench_matmul_search", ())
-    devices = {
-        **{entry.device: DeviceRef(entry.device) for entry in searched},
-        **{row.device.id: row.device for row in report.measurements},
-    }
-
-    def peaks(device: DeviceRef) -> Mapping[str, Any]:
-        return _evidence(report, "matmul.share_of_peak", "peaks", device.id) or {}
-
-    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
-        products = [row for row in rows if row.name == "matmul"]
-        rates = [_products(products, peaks(device))] if products else []
-        return [*rates, *_search([entry for entry in searched if entry.device == device.id])]
-
-    return measured.pages_of(
-        report,
-        [(device, [row for row in report.measurements if row.device.id == name]) for name, device in devices.items()],
-        lambda device, rows: _matmul_answer(device, rows, peaks(device)),
-        blocks,
-        [row for row in report.measurements if row.name == "matmul"],
-    )
-
-
-def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> Answer | None:
-    from gpucheck.bench.matmul import judge  # imported late: only this page needs the judge
-
-    fastest = judge.fastest_products(rows)
-    if not fastest:
-        return None
-    best = max(fastest.values(), key=judging.rate)
-    rate, dtype = judging.rate(best), best.case["dtype"]
-    share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
-    unit = best.rate.unit if best.rate is not None else "FLOP/s"
-    sentence = ", ".join(filter(None, (f"{share}{units.flop_rate(rate, unit)}", judge.rate_word(best, rows))))
-    return Answer(device, f"{dtype} reaches {sentence}{measured.doubt(best)}")
-
-
-def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    from gpucheck.bench.matmul import judge
-
-    words = {id(row): judge.rate_word(row, measurements) for row in measurements}
-    # A product with only one rate has no row for its burst rate.
-    measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
-    scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
-    # Integer operations are OP, not FLOP.
-    kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
-    median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
-    columns: tuple[ColumnOf[Measurement], ...] = (
-        filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
-        filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
-        filled(Column("rate", "left"), lambda row: words[id(row)]),
-        median,
-        filled(Column("of peak", keep=text.ALWAYS if peaks else 8), lambda row: _share_of_dense_peak(row, peaks)),
-        *percentiles,
-        filled(Column("time", keep=5), measured.time_text),
-        # The cell is empty if the precision is the requested one, which `-v` shows.
-        filled(
-            Column("computed in", "left", keep=6),
-            lambda row: text.verdict_cell("fail", other) if (other := _other_precision(row)) else "",
-        ),
-        measured.notes(7, "cold"),
-    )
-    return table_of(measurements, columns)
-
-
-def _other_precision(row: Measurement) -> str:
-    observed = row.method.precision_observed or UNKNOWN
-    return "" if observed == row.method.precision_requested else observed
-
-
-def _share_of_dense_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
-    peak = peaks.get(row.case["dtype"])
-    if not peak or _other_precision(row) or row.rate is None:
-        return UNKNOWN
-    return units.percent(row.rate.median / peak["flop_per_s"])
-
-
-def _search(entries: Sequence[SearchResult]) -> list[Block]:
-    known = [entry for entry in entries if entry.best is not None]
-    if not known:
-        return []
-    rows = [(entry.dtype, shape) for entry in known for shape in entry.finalists or (entry.best,) if shape is not None]
-    scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
-    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in known))
-    columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
-        filled(Column("dtype", "left"), lambda row: row[0]),
-        filled(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
-        numbers(Column(unit), lambda row: row[1].flop_per_s, scale),
-        numbers(Column("from", keep=4), lambda row: row[1].ci_low, scale),
-        numbers(Column("to", keep=4), lambda row: row[1].ci_high, scale),
-    )
-    final = all(entry.finalists for entry in known)
-    head = "search: the finalists, measured in turns" if final else "search: the best so far"
-    return [Line(), Line(head), table_of(rows, columns)]
-
-
-_OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
-    filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
-    filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
-    filled(Column("95 % interval", keep=6), lambda answer: _interval(answer.ci_low, answer.ci_high)),
-    filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
-    filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
-    filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
-    notes_column(7, lambda answer: measured.note_cell(answer.flags)),
-)
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return (
-        UNKNOWN if low is None or high is None else f"{units.percent(low).removesuffix(' %')} to {units.percent(high)}"
-    )
-
-
-def overlap_page(report: Report) -> Page:
-    results = report.results.get("bench_overlap", ())
-    return measured.pages_of(
-        report,
-        _entries(report, results),
-        _overlap_answer,
-        lambda device, entries: [table_of(entries, _OVERLAP_COLUMNS)] if entries else [],
-        results,
-    )
-
-
-def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, list[Any]]]:
-    devices = dict.fromkeys(row.device for row in report.measurements)
-    return [(device, [entry for entry in results if entry.device == device.id]) for device in devices]
-
-
-def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
-    """Return how much of a copy is hidden, in the worse direction."""
-    from gpucheck.bench.overlap import judge  # imported late: only this page needs the judge
-
-    if not entries:
-        return None
-    least = min(entries, key=lambda entry: entry.overlap)
-    hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
-    note = measured.note_cell([*judge.doubts(entries) - {*judging.OF_THE_MACHINE}]).text
-    doubt = f" ({note})" if note else ""
-    return Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")
-
-
-def crossover_page(report: Report) -> Page:
-    from gpucheck.bench.crossover.judge import ENDS, short_text, size_text  # imported late: only this page needs it
-
-    def size(entry: CrossoverResult, size: int | None) -> str:
-        return UNKNOWN if size is None else short_text(entry.operation, size)
-
-    def speedup(entry: CrossoverResult) -> str:
-        won = entry.speedup
-        return f"{ratio_text(won.ratio)} at {size_text(entry.operation, won.size)}" if won else ""
-
-    def why_not(entry: CrossoverResult) -> str:
-        if entry.device_faster_from is not None:
-            return ""
-        return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
-
-    def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
-        """Return `GPU pays from matmul 512×512; not elementwise`, with copies if any entry timed them."""
-        copied = [entry for entry in entries if entry.transfers] or entries
-        won = [entry for entry in copied if entry.device_faster_from is not None]
-        # The answer holds for the sizes tried. The table has the largest; the line has it too if sizes stopped early.
-        lost = ", ".join(
-            entry.operation + (f" up to {size_text(entry.operation, entry.largest)}" if entry.ended_by else "")
-            for entry in copied
-            if entry.device_faster_from is None
-        )
-        if not won:
-            return Answer(device, f"GPU does not pay for {lost}") if entries else None
-        pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in won)
-        return Answer(device, f"GPU pays from {pays}{f'; not {lost}' if lost else ''}")
-
-    columns: tuple[ColumnOf[CrossoverResult], ...] = (
-        text.once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
-        filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
-        filled(Column("CPU faster\nup to", keep=6), lambda entry: size(entry, entry.cpu_faster_up_to)),
-        filled(Column("GPU faster\nfrom"), lambda entry: size(entry, entry.device_faster_from)),
-        filled(Column("largest\ntried", keep=5), lambda entry: size(entry, entry.largest)),
-        filled(Column("GPU speed-up", "left", keep=7), speedup),
-        filled(Column("", "left", keep=4), why_not),
-    )
-    return measured.pages_of(
-        report,
-        _entries(report, report.results.get("bench_crossover", ())),
-        answered,
-        lambda device, entries: [table_of(entries, columns)] if entries else [],
-    )
-
-
-# The operations, each with the unit of its sizes.
-_OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
-
-
-_COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
-    text.once(Column("collective", "left"), lambda row: str(row.case["collective"])),
-    filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
-    filled(Column("time", keep=7), measured.time_text),
-    # Small arrays reach a millionth of what large ones do: each rate has its own unit.
-    filled(
-        Column("algbw", keep=5),
-        lambda row: units.byte_rate(row.rate.median / row.method.details["bus_factor"]) if row.rate else UNKNOWN,
-    ),
-    filled(Column("busbw"), lambda row: units.byte_rate(row.rate.median) if row.rate else UNKNOWN),
-    notes_column(6, lambda row: measured.note_cell(row.flags)),
-)
-
-
-def collective_page(report: Report) -> Page:
-    rows = [row for row in report.measurements if row.name == "collective"]
-    if not rows:
-        return measured.bench_page(report, (), ())
-    from gpucheck.bench.collective.judge import largest_collectives
-
-    largest = largest_collectives(rows)
-    best = largest.get("all-reduce") or next(iter(largest.values()))
-    case, is_gloo = best.case, best.case["backend"] == "gloo"
-    # The figure belongs to all devices, not to one.
-    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {text.short_name(best.device)}"
-    place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
-    rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
-    by = f"{case['backend']}{', host transport' if is_gloo else ''}"
-    sentence = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
-    findings = [replace(finding, device=None) for finding in report.findings]
-    # A collective without a row is missing in the table: its finding stands below.
-    left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
-    body: list[Block] = [
-        table_of(rows, _COLLECTIVE_COLUMNS),
-        *([Line()] if left else []),
-        *(Line(f"{finding.title} ({finding.message})") for finding in left),
-    ]
-    report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
-    return measured.bench_page(report, [Answer(DeviceRef(place), sentence)], body, measured.flag_lines(rows))
 
 
 _ALL_COLUMNS = (
@@ -330,7 +327,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 def all_page(report: Report) -> Page:
     answered = report.results.get("bench_all")
     if answered is None or not answered.benchmarks:
-        return measured.bench_page(report, (), ())
+        return bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
     names = [f"{text.short_name(device)} ({name})" for name, device in devices.items()]
     on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
@@ -338,14 +335,14 @@ def all_page(report: Report) -> Page:
     untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]
     untimed = [(benchmark, device) for benchmark, device in untimed if any(benchmark == name for name, _ in timed)]
     laid_out: list[Block] = [_all_table(answered, untimed, several=len(devices) > 1 or bool(untimed))]
-    laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
+    laid_out += [Line(), Line(rest, "dim")] if (rest := rests_on(report)) else []
     findings = [
-        measured.named(_of_benchmark(finding), several=len(devices) > 1)
-        for finding in measured.remarks_once(report.findings)
+        named(_of_benchmark(finding), several=len(devices) > 1)
+        for finding in remarks_once(report.findings)
         # A skipped benchmark has its reason in its row.
         if finding.verdict != "skip"
     ]
-    details = measured.flag_lines(answered.headlines)
+    details = flag_lines(answered.headlines)
     return Page(
         text.answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings
     )
@@ -390,8 +387,8 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
             figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
             # The sign of a doubt is beside the figure, because a narrow screen drops the notes first.
             shown = Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure
-            notes = measured.note_cell(line.flags).text.removeprefix("! ")
-            rows.append([head, line.device if several else "", line.case, shown, share, notes])
+            noted = note_cell(line.flags).text.removeprefix("! ")
+            rows.append([head, line.device if several else "", line.case, shown, share, noted])
             head = ""
         rows += [["", of, "nothing was timed", UNKNOWN, "", ""] for name, of in untimed if name == benchmark.benchmark]
     return text.table(_ALL_COLUMNS, rows)
@@ -404,4 +401,4 @@ def _of_benchmark(finding: Finding) -> Finding:
     name, _, rest = finding.id.partition(".")
     if rest not in ids.OF_THE_MACHINE and name in {benchmark.id for benchmark in BENCHMARKS}:
         finding = replace(finding, title=f"{name}: {finding.title}")
-    return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
+    return replace(finding, message="") if len(finding.title) + 2 > WIDTH else finding

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from gpucheck import errors
-from gpucheck.render.text import markdown_page
+from gpucheck.render.text import markdown_page, sentence
 from gpucheck.report.codec import to_json, written_out
 from gpucheck.report.finding import ASKING, Finding, Verdict
 from gpucheck.report.report import Report
@@ -66,7 +66,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
     verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
     kind = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
     if kind:
-        outcome = ElementTree.SubElement(case, kind, {"message": clean(finding.text)})
+        outcome = ElementTree.SubElement(case, kind, {"message": clean(sentence(finding))})
         if kind != "skipped":
             outcome.set("type", finding.id)
             outcome.text = clean(_details(finding))

@@ -8,7 +8,7 @@ from gpucheck import units
 from gpucheck.compare.comparison import not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render import text
-from gpucheck.render.measured import FLAGS, rate_text
+from gpucheck.render.bench import FLAGS, rate_text
 from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
@@ -54,7 +54,7 @@ def page(report: Report) -> Page:
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
     by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
-        return text.answer(verdict, gate.text)
+        return text.answer(verdict, text.sentence(gate))
     if gate is not None and gate.verdict == "inconclusive":
         which = gate.evidence["undecided"]
         first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])

@@ -1,4 +1,4 @@
-"""`gpucheck devices` as blocks."""
+"""`gpucheck devices` and `gpucheck status` as blocks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpucheck import units
 from gpucheck.cards.at_work import work
-from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render import text
+from gpucheck.render.doctor import gravity, ladder, versions_line
 from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, table_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
+
+if TYPE_CHECKING:  # only `status` has this result
+    from gpucheck.report.results.short import DoctorResult
 
 Value = TypeVar("Value", int, float)
 # The ID of the finding that there is no GPU, and the advice that the first line then has.
@@ -259,19 +262,52 @@ def called(device: Device) -> str:
     return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
 
 
-def versions_line(facts: Facts) -> list[Block]:
-    """Return the versions; empty for a command that was cut off before they were read."""
-    return [Line(versions(facts), "dim")] if facts.python is not None else []
+def status_page(report: Report) -> Page:
+    result: DoctorResult | None = report.results.get("doctor")
+    whose = [finding for finding in report.findings if finding.id == "status.interpreter"]
+    findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
+    gpus = [device for device in report.facts.devices if device.kind != "cpu"]
+    line, cause, under = _status_answer(result, findings, report.facts)
+    body: list[Block] = [devices_table(gpus, report.findings), Line()] if gpus else []
+    body += versions_line(report.facts)
+    for entry in whose:
+        body += [Line(text.sentence(entry)), *([text.advice_line(entry.fix)] if entry.fix else [])]
+    details = ladder(result.rungs if result is not None else ())
+    then = NONE_THEN if cause is not None and cause.id == NONE else None
+    then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
+    return Page(line, body, details, findings, cause=cause, then=then, under=under, order=gravity)
 
 
-def versions(facts: Facts) -> str:
-    """Return driver, torch and Python in one line."""
-    driver, torch = facts.driver, facts.torch
-    parts = ["no NVIDIA driver", "no torch", *([f"Python {facts.python.version}"] if facts.python is not None else [])]
-    if driver is not None and driver.version:
-        parts[0] = f"driver {driver.version}{f' (CUDA {driver.cuda_version})' if driver.cuda_version else ''}"
-    if torch is not None and torch.version is not None:
-        names = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "CPU build"}
-        toolkit = f" {torch.toolkit_version}" if torch.toolkit_version else ""
-        parts[1] = f"torch {torch.version} ({names.get(torch.built_for or '', 'unknown build')}{toolkit})"
-    return " · ".join(parts)
+def _status_answer(
+    result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
+) -> tuple[Line | None, Finding | None, list[Line]]:
+    """Return the first line, the finding that it states or that is the first line, and the lines below."""
+    by_id = {finding.id: finding for finding in reversed(findings)}
+    if NONE in by_id:
+        return None, by_id[NONE], []
+    works = result is not None and result.torch_works
+    first = by_id.get(result.first or "") if result is not None else None
+    worst = text.worst_of(finding for finding in findings if finding.verdict in ASKING)
+    if first is not None and first.verdict in ASKING:
+        short = first.message.startswith("torch ")
+        words = first.message if short else first.title
+        lead = "" if works or ("torch" in first.title and not short) else "torch cannot use the GPU: "
+        under = [] if short or not first.message else [Line(first.message)]
+        return text.answer(first.verdict, f"{lead}{words}"), first, under
+    if works and (worst is None or worst.verdict == "warn"):
+        warnings = sum(finding.verdict == "warn" for finding in findings)
+        more = f"; {text.counted(warnings, 'warning')}" if warnings else ""
+        return text.answer("warn" if warnings else "pass", f"{_usable(facts)}{more}"), None, []
+    return None, by_id.get("doctor.no_gpu") if worst is None else None, []
+
+
+def _usable(facts: Facts) -> str:
+    """Return how many GPUs torch can use, and which torch that is."""
+    usable = [device for device in facts.devices if device.kind != "cpu" and device.id is not None]
+    hidden = sum((device.state or "").startswith("hidden") for device in facts.devices)
+    torch = facts.torch
+    version = torch.version if torch is not None and torch.version else "of unknown version"
+    if torch is not None and torch.built_for == "cuda" and torch.toolkit_version:
+        version = f"{version.partition('+')[0]} (CUDA {torch.toolkit_version})"
+    which = f"{len(usable)} GPUs work" if len(usable) != 1 else "1 GPU works"
+    return f"{which} with torch {version}{f', {hidden} hidden from torch' if hidden else ''}"

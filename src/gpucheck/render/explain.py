@@ -10,10 +10,9 @@ from gpucheck.render import text
 from gpucheck.render.text import Block, Column, Line, Page
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch
+from gpucheck.report.results.short import ExplainResult, IdPage, LintResult, TextMatch
 
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
-SURE: dict[Certainty, str] = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text alone does not prove it"}
 
 
@@ -34,7 +33,7 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     sure = (
         "a symptom: the text does not name its cause"
         if first.symptom
-        else SURE[first.certainty] + _BY_TEXT[first.certainty]
+        else text.SURE[first.certainty] + _BY_TEXT[first.certainty]
     )
     body.append(Line(f"{f'a guess: {first.doubt}' if first.doubt else sure} ({first.id})", "dim"))
     if first.conditions:
@@ -50,7 +49,7 @@ def _page_of_id(page: IdPage) -> Page:
     parts = (
         "an error text" if page.of == "text" else f"a finding of gpucheck {page.of}",
         page.rung and f"breaks the stage {page.rung}",
-        page.certainty and SURE[page.certainty],
+        page.certainty and text.SURE[page.certainty],
     )
     settle = [Line(f"to make sure: {page.settle}")] if page.settle else []
     body = [Line(page.meaning), *settle, Line(" · ".join(filter(None, parts)), "dim")]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.measured import rate_text
+from gpucheck.render.bench import rate_text
 from gpucheck.render.run import ranks_page
 from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Line, Page, filled, table_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
@@ -85,7 +85,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
         word = "not done"
         of_parts = (row for row in ranked if row.id == "fleet.part")
         cause = next((row for row in of_parts if row.evidence.get("part") == node.step), None)
-    word += "" if cause is None else f": {cause.text}"
+    word += "" if cause is None else f": {text.sentence(cause)}"
     answer = text.answer(report.summary.verdict, f"{node.host} is {word}")
     outcomes = [(part, *_outcome(part, node.gpus)) for part in node.parts]
     rows = [

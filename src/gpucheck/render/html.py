@@ -13,7 +13,7 @@ from typing import Any
 
 import gpucheck
 from gpucheck import units
-from gpucheck.render import devices, text
+from gpucheck.render import devices, doctor, text
 from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
@@ -140,7 +140,7 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
             serials and gpu.serial and f"serial {gpu.serial}",
         )
         lines.append(f"{devices.called(gpu)}: {', '.join(str(part) for part in parts if part)}")
-    lines += [devices.versions(facts)] if gpus or (facts.torch is not None and facts.torch.version) else []
+    lines += [doctor.versions(facts)] if gpus or (facts.torch is not None and facts.torch.version) else []
     return tuple(filter(None, lines))
 
 

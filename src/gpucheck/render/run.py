@@ -39,7 +39,7 @@ def page(report: Report) -> Page:
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     main = report.finding("run.memory.full") or (ended if by_itself else None) or time
-    sentence = main.text + (f" · {where}" if where else "")
+    words = text.sentence(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     job = next((finding for finding in report.findings if finding.id.startswith("run.ranks.")), None)
     if "ranks" in report.results and job is not None:
@@ -47,19 +47,19 @@ def page(report: Report) -> Page:
             body = [*_periodic(report.findings), *body]
         elif main.id != "run.memory.full":
             # The job's verdict comes first, and this rank's verdict follows.
-            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {sentence}"), *body]
-            sentence = main.text
+            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {words}"), *body]
+            words = text.sentence(main)
     folder = os.getcwd()
     if rows := list(costly(result)):
         spent = (Column("time, ms", keep=9), text.column_of_numbers([row.time_s for row in rows], 1e-3))
         memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
         body += [Line(), _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)]
     body += [Line(), *_memory(result), *_traced(result, folder)]
-    body = [text.signed(ended.verdict, ended.text), *body] if ended is not None and main is time else body
+    body = [text.signed(ended.verdict, text.sentence(ended)), *body] if ended is not None and main is time else body
     # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
     others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
-    return Page(text.answer(main.verdict, sentence), body, [], others, main)
+    return Page(text.answer(main.verdict, words), body, [], others, main)
 
 
 def ranks_page(report: Report) -> Page:
@@ -75,7 +75,11 @@ def ranks_page(report: Report) -> Page:
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
-    return (text.signed(finding.verdict, finding.text) for finding in findings if finding.id == "run.ranks.periodic")
+    return (
+        text.signed(finding.verdict, text.sentence(finding))
+        for finding in findings
+        if finding.id == "run.ranks.periodic"
+    )
 
 
 def _ranks(result: RanksResult) -> Block:
@@ -178,7 +182,7 @@ def _dry_page(report: Report) -> Page:
     bad = [finding for finding in report.findings if finding.verdict in ASKING]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
     shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
-    body: list[Block] = [Line(finding.text) for finding in remarks]
+    body: list[Block] = [Line(text.sentence(finding)) for finding in remarks]
     if result.lines:
         places = [f"{line.file}:{line.line}" for line in result.lines]
         body += [*([Line()] if body else []), _by_line(result.lines, places)]

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias, TypeVar
 
 from gpucheck import units
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, grouped
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef
-from gpucheck.report.report import Report
+from gpucheck.report.report import LATE, Report, grouped
 
 # -- tables: their cells and columns, the priority of a column, and functions that make tables of rows -----------------
 
@@ -32,6 +32,9 @@ SIGNS: dict[Verdict, tuple[str, str, str]] = {
     "inconclusive": ("?", "?", "yellow"),
     "skip": ("–", "-", "dim"),
 }
+
+# The word for each certainty of a cause.
+SURE = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,11 @@ def advice_line(text: str) -> Line:
     return Line(f"{ADVICE}{text}")
 
 
+def sentence(finding: Finding) -> str:
+    """Return the title and the message."""
+    return f"{finding.title}: {finding.message}" if finding.message else finding.title
+
+
 def worst_of(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
 
@@ -235,18 +243,18 @@ def counted(count: int, noun: str) -> str:
 
 # The file and the function of each command's layout. Only the shown layout is loaded.
 LAYOUTS = {
-    "status": "doctor:status_page",
+    "status": "devices:status_page",
     "devices": "devices:page",
-    "memory": "doctor:memory_page",
+    "memory": "memory:page",
     "doctor": "doctor:page",
     "explain": "explain:page",
     "smoke": "doctor:smoke_page",
     "bench transfer": "transfer:page",
     "bench bandwidth": "bench:bandwidth_page",
-    "bench matmul": "bench:matmul_page",
-    "bench overlap": "bench:overlap_page",
-    "bench crossover": "bench:crossover_page",
-    "bench collective": "bench:collective_page",
+    "bench matmul": "compute:matmul_page",
+    "bench overlap": "compute:overlap_page",
+    "bench crossover": "compute:crossover_page",
+    "bench collective": "compute:collective_page",
     "bench all": "bench:all_page",
     "find-batch-size": "batch_size:page",
     "model": "run:model_page",
@@ -275,7 +283,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     report = replace(report, findings=findings)
     page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
     # The same budget would end too soon again.
-    late = "use a longer --time-budget" if report.incomplete == "out of time" else ""
+    late = "use a longer --time-budget" if report.incomplete == LATE else ""
     again = late or (typed(report.argv) if report.argv else "")
     parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
@@ -324,7 +332,7 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
     asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
     cause, first = page.cause, page.answer
     if cause is not None and first is None:
-        first = answer(cause.verdict, cause.text)
+        first = answer(cause.verdict, sentence(cause))
     laid_out: list[Block] = [*([first] if first else []), *page.under]
     if cause is not None and cause.fix:
         laid_out.append(advice_line(cause.fix))

@@ -12,8 +12,8 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
-from gpucheck.render import measured, text
-from gpucheck.render.measured import Answer
+from gpucheck.render import bench, text
+from gpucheck.render.bench import Answer
 from gpucheck.render.text import Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -39,7 +39,7 @@ def page(report: Report) -> Page:
     beside: list[Block] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    return measured.pages_of(report, measured.by_device(alone), answer, blocks, beside=beside)
+    return bench.pages_of(report, bench.by_device(alone), answer, blocks, beside=beside)
 
 
 def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:
@@ -51,17 +51,17 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
         if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
             share = judging.rate(slowest) / link.limit_bytes_per_s
             reached, place = f"{units.percent(share)} of the link: {reached}", link.label
-        return Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)
+        return Answer(device, f"pinned copies reach {reached}{bench.doubt(slowest)}", place)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        return Answer(device, f"{what} reach {units.byte_rate(judging.rate(best))}{measured.doubt(best)}")
+        return Answer(device, f"{what} reach {units.byte_rate(judging.rate(best))}{bench.doubt(best)}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
-        copy = f"a copy of {units.capacity(judging.size(least))} takes {measured.time_text(least)}"
-        return Answer(device, f"{copy}: all of it latency{measured.doubt(least)}")
+        copy = f"a copy of {units.capacity(judging.size(least))} takes {bench.time_text(least)}"
+        return Answer(device, f"{copy}: all of it latency{bench.doubt(least)}")
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
     return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
@@ -85,16 +85,16 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
             of_kind = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
             fastest = fastest if link else of_kind
-            rates = text.column_of_numbers([measured.median_rate(row) if row else None for row in of_kind], 1e9)
+            rates = text.column_of_numbers([bench.median_rate(row) if row else None for row in of_kind], 1e9)
             columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=3 if link else 9), rates))
             if (memory, timed) == ("pinned", "as_called"):
-                ratios = [measured.ratio_text(gains.get((way, size))) for size in sizes]
+                ratios = [bench.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), ratios))
             if not link:
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
-        columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
+        columns.append((Column("\ntime", keep=6), list(map(bench.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
-    notes = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
+    notes = [bench.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
     columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
     return replace(text.by_column(columns), narrow=text.by_column([*narrow.values()]))
 
@@ -104,10 +104,10 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     ratios = {id(row): ratio for row, ratio in judge.times_raw(measurements)}
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
-        filled(Column("time"), measured.time_text),
-        numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
-        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(id(row)))),
-        measured.notes(6, "warm"),
+        filled(Column("time"), bench.time_text),
+        numbers(Column("GB/s", keep=7), bench.median_rate, 1e9),
+        filled(Column("of raw", keep=8), lambda row: bench.ratio_text(ratios.get(id(row)))),
+        bench.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])
     return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
@@ -118,7 +118,7 @@ def _both_ways(report: Report) -> list[Block]:
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
-        doubt = next(filter(None, map(measured.doubt, rows)), "")
+        doubt = next(filter(None, map(bench.doubt, rows)), "")
         sentence = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
         lines.append(Line(f"{finding.device}: {sentence}" if len(known) > 1 else sentence))
     return lines

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
@@ -20,8 +21,9 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 
 SCHEMA = "gpucheck.report/1"
-# The notice of a command whose time budget ended before its work.
-OUT_OF_TIME = "out of time: this is the report so far"
+# The reason why work is incomplete if the time budget ended first, and the notice that says so.
+LATE = "out of time"
+OUT_OF_TIME = f"{LATE}: this is the report so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Report:
             kind, device = self.faults[0].kind, self.faults[0].device or "the device"
             return {"device": f"{device} failed", "memory": "memory ran out", "error": "the command failed"}[kind]
         if OUT_OF_TIME in self.notices:
-            return "out of time"
+            return LATE
         failed = self.summary.exit == errors.USAGE and any(finding.verdict == "fail" for finding in self.findings)
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 
@@ -91,7 +93,7 @@ class Report:
         if code is None and not self.summary.complete:
             code = errors.UNDECIDED
         asked = exit_code(judgement.findings, strict=strict)
-        settled = asked if code is None else errors.settle((asked, code))
+        settled = asked if code is None else settle((asked, code))
         return replace(
             self,
             findings=judgement.findings,
@@ -132,6 +134,11 @@ def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
     if "inconclusive" in verdicts:
         return errors.UNDECIDED
     return errors.COULD_NOT_LOOK if verdicts == {"skip"} else errors.OK
+
+
+def settle(codes: Iterable[int]) -> int:
+    """Return the exit status that counts if several apply."""
+    return min(codes, key=errors.EXIT_PRIORITY.index, default=errors.OK)
 
 
 @dataclass(slots=True)
@@ -253,3 +260,101 @@ def events_of(document: Report) -> Iterator[Event]:
     # The ends of parts come last, as in the run itself: writing and judging at the end of a part needs its rows.
     ended = [part for part in reversed(document.parts) if part.ended is not None]
     yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)
+
+
+# -- findings without repetition ---------------------------------------------------------------------------------------
+
+_CARD = r"(?:cuda:\d+|NVML \d+)"
+_OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
+_OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings of one check with the same verdict and title. `devices` are their GPUs, with ranges shortened.
+    `messages` pairs each GPU's name with its message. The name is empty for a finding that is not about a GPU."""
+
+    verdict: Verdict
+    title: str
+    devices: tuple[str, ...]
+    messages: tuple[tuple[str, str], ...]
+    fixes: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        return told_once(self.messages)
+
+    @property
+    def line(self) -> str:
+        """Return GPUs, title and message in a line: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
+        devices = ", ".join(self.devices)
+        alike = len({message for _, message in self.messages}) == 1
+        message = self.messages[0][1] if alike else self.message
+        # A single finding may say the same of several GPUs.
+        if not devices and (shared := _OF_CARDS.fullmatch(message)) and not _OF_OTHERS.search(shared[2]):
+            devices, message = shared[1], shared[2]
+        return f"{f'{devices}  ' if devices else ''}{self.title}{f': {message}' if message else ''}"
+
+
+def grouped(found: Sequence[Finding]) -> list[Group]:
+    """Return the findings in groups, in order. GPUs with the same finding share a group. Others have their own."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for number, finding in enumerate(found):
+        title, own = finding.title, f"{finding.device}: "
+        key = "" if name_in(finding) else str(number)
+        if key and title.startswith(own):
+            title, key = title.removeprefix(own), f"{finding.message} "
+        groups.setdefault((finding.id, finding.verdict, title, key), []).append(finding)
+    return [_group(members, title) for (_, _, title, _), members in groups.items()]
+
+
+def name_in(finding: Finding) -> str:
+    """Return the name of the finding's GPU, with which its message begins, or an empty text if it is not about one."""
+    if "nvml_index" not in finding.evidence:
+        return ""
+    if not finding.message:
+        return str(finding.evidence.get("device") or f"NVML {finding.evidence['nvml_index']}")
+    name, colon, _ = finding.message.partition(": ")
+    return name if colon else ""
+
+
+def _group(members: list[Finding], title: str) -> Group:
+    first, names = members[0], [name_in(finding) for finding in members]
+    messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
+    if len(members) == 1:
+        title = first.title
+    elif not any(names):
+        names, messages = [str(finding.device) for finding in members], [first.message]
+    pairs = tuple(zip(names, messages, strict=True)) if len(messages) == len(names) else (("", first.message),)
+    fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
+    return Group(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
+
+
+def told_once(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return each text once, after all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    by_words: dict[str, list[str]] = {}
+    for name, words in pairs:
+        by_words.setdefault(words, []).append(name)
+    return "; ".join(f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items())
+
+
+def in_short(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, with ranges of three or more shortened: `cuda:0 to cuda:7`."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and name == _following(runs[-1][-1]):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run))
+
+
+def _following(name: str) -> str:
+    stem = name.rstrip("0123456789")
+    return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""
+
+
+def few(texts: Sequence[str], between: str = "; ") -> str:
+    """Return the first two texts and the number of the others: `a; b; and 3 more`."""
+    more = len(texts) - 2
+    return between.join([*texts[:2], *([f"and {more} more"] if more > 0 else [])])

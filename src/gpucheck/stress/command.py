@@ -23,8 +23,9 @@ from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
-from gpucheck.report.finding import few, of_error
+from gpucheck.report.finding import of_error
 from gpucheck.report.measurement import DeviceRef
+from gpucheck.report.report import few
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 from gpucheck.stress.options import Plan, StressOptions, plan
 

@@ -14,8 +14,8 @@ from gpucheck.measure import runs
 from gpucheck.measure.telemetry import THROTTLED
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.fault import judge as of_fault
-from gpucheck.report.finding import Finding, Id, Verdict, few, of
-from gpucheck.report.report import Judgement, Report
+from gpucheck.report.finding import Finding, Id, Verdict, of
+from gpucheck.report.report import Judgement, Report, few
 from gpucheck.report.results.stress import StressDevice, StressResult, StressWrong
 
 # A GPU is slow if it is slower than usual by this share, as in gpu-fryer. Healthy GPUs differ by a few percent.

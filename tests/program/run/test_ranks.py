@@ -377,7 +377,7 @@ def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
     assert (finding.id, finding.verdict) == ("run.ranks.periodic", "info")
     assert finding.title == "every 20th step takes 400 ms longer"
     assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
-    assert shown.ranks_page(report_of(result)).body[0] == text.signed(finding.verdict, finding.text)
+    assert shown.ranks_page(report_of(result)).body[0] == text.signed(finding.verdict, text.sentence(finding))
 
 
 def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record(tmp_path: Path) -> None:

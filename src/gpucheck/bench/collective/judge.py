@@ -14,8 +14,9 @@ from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict, few
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import few
 from gpucheck.report.results.bench import Headline
 
 # -- a rank that failed ------------------------------------------------------------------------------------------------

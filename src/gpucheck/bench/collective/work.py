@@ -37,8 +37,9 @@ from gpucheck.report.codec import from_json
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import first_line
-from gpucheck.report.finding import Finding, few
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Run
+from gpucheck.report.report import few
 from gpucheck.units import GIB, KIB, MIB
 
 # Rates are published for some of these sizes. The others show where latency stops dominating.

@@ -16,8 +16,9 @@ from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, few
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.report import few
 from gpucheck.report.results.bench import Headline, SearchResult
 
 NAME = "matmul"

@@ -14,8 +14,9 @@ from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict, few
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, TimeStats
+from gpucheck.report.report import few
 from gpucheck.report.results.bench import Headline, LinkUnderLoad, PinnedGain, TransferResult
 
 # The names of the parts' measurements.

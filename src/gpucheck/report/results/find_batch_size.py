@@ -160,21 +160,6 @@ class FoundBatchSize:
     memory_split: MemorySplit | None = None
     accumulation: Accumulation | None = None
 
-    @property
-    def largest(self) -> int | None:
-        """Return the largest size that passed, even if more may fit, or None if none passed."""
-        return self.at_least if self.max_batch_size is None else self.max_batch_size
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether more may fit although the user did not limit the search."""
-        return self.max_batch_size is None and self.limiting_factor != "max-batch-size"
-
-    @property
-    def axis_name(self) -> str | None:
-        """Return the dimension whose length is searched, or None if sizes are batch sizes."""
-        return self.axis.name if self.axis else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedBatchSize:

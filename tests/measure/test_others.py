@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from gpucheck.machine import host
-from gpucheck.machine.host import Others, ProcessorTime, is_busy, others
+from gpucheck.measure.telemetry import Others, ProcessorTime, is_busy, others, processor_time
 
 
 def test_what_the_machine_did_and_this_process_did_not() -> None:
@@ -54,8 +53,8 @@ def test_a_child_that_runs_is_counted_as_ours() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        alone, with_child = host.processor_time(), host.processor_time(child.pid)
+        alone, with_child = processor_time(), processor_time(child.pid)
         child.communicate("\n")
     assert with_child.own_s - alone.own_s >= 0.15
     # Once it has ended the kernel has added it.
-    assert host.processor_time(child.pid).own_s - alone.own_s >= 0.15
+    assert processor_time(child.pid).own_s - alone.own_s >= 0.15
