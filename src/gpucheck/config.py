@@ -107,7 +107,7 @@ LARGEST = 1e9
 # The largest factor by which each recorded disturbance can lower a figure, and its name in a sentence. A figure that is
 # below its threshold by more than this fails despite the flags. The factors of several disturbances multiply. They are
 # wide, because a false failure is worse than an inconclusive result.
-BRIDGES: dict[str, tuple[float, str]] = {
+DISTURBANCES: dict[str, tuple[float, str]] = {
     # Copy rates of two processes on a quiet machine differ by a quarter, noisy rows by less than a factor of two; 4 is
     # twice that. The same factor applies to a figure with too few samples for an interval.
     "noisy": (4.0, "noise"),
@@ -132,7 +132,7 @@ def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     """Return the factor by which all of these disturbances together can lower a figure. A short call (`call_s`) on a
     busy machine may spend all of its time waiting, and the factor is then infinity."""
     names = list(disturbances)
-    times = math.prod(BRIDGES[name][0] for name in names)
+    times = math.prod(DISTURBANCES[name][0] for name in names)
     if "cpu-busy" in names and call_s is not None:
         times *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
     return times

@@ -216,7 +216,7 @@ DRAINING = (
 )
 
 
-def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
+def severity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
     """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: it has to be
     reset. `info`: the program's mistake, or an error to ignore. `is_fatal` is what an NVLink error states."""
     known = BY_NUMBER.get(number)
@@ -225,8 +225,8 @@ def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "wa
     if known.action in DRAINING or number in (167, 169, 171, 172, 173):
         return "warn" if is_fatal is False else "fail"
     # Number 45 reports that a program was ended.
-    ends_a_program = known.action in ("IGNORE", "WORKFLOW_XID_45")
-    return "info" if known.blame == "program" or ends_a_program else "warn"
+    needs_nothing = known.action in ("IGNORE", "WORKFLOW_XID_45")
+    return "info" if known.blame == "program" or needs_nothing else "warn"
 
 
 SXID_SOURCE = "NVIDIA, Fabric Manager user guide, SXid errors"

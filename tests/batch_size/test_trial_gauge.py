@@ -15,7 +15,7 @@ from gpucheck.batch_size.trial import (
     DeviceGauge,
     Session,
     _settled,
-    first_in_line,
+    offer_to_oom_killer,
     open_cpu_gauge,
     set_guard,
     swapped_bytes,
@@ -365,7 +365,7 @@ def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = open_device("cpu")
-    monkeypatch.setattr(trial, "first_in_line", lambda: None)  # this process runs other tests, and is no trial
+    monkeypatch.setattr(trial, "offer_to_oom_killer", lambda: None)  # this process runs other tests, and is no trial
     monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
     assert open_cpu_gauge(cpu).method == "process peak"
 
@@ -382,4 +382,4 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(trial, "open", missing, raising=False)
     assert swapped_bytes() == 0
-    first_in_line()
+    offer_to_oom_killer()

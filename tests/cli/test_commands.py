@@ -1,4 +1,4 @@
-"""Every command for real on the CPU, small, through the door that users use."""
+"""Every command for real on the CPU, small, as users start it."""
 
 from __future__ import annotations
 

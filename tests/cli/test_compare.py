@@ -1,4 +1,4 @@
-"""`gpucheck compare`, `--runs` and `--baseline` through the door that users use."""
+"""`gpucheck compare`, `--runs` and `--baseline` as users start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command line, then one file: through the door that users use where that matters."""
+"""Command line, then one file: as users start it where that matters."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpucheck.devices.command import command, judge, selected
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
-from gpucheck.machine.driver_reads import NvmlDoor
+from gpucheck.machine.driver_reads import NvmlReader
 from gpucheck.render import text
 from gpucheck.report.events import Judged, Progress, Recorder, Started
 from gpucheck.report.facts import (
@@ -457,7 +457,7 @@ class Enough(Exception):
 @pytest.mark.slow
 def test_watching_reads_again_and_replaces_a_wedged_child(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     script = fake_driver("nvml.count=1\ncuda.order=0\ntemperature=40\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(2.0, **named))
+    monkeypatch.setattr(inventory, "NvmlReader", lambda timeout_s, **named: NvmlReader(2.0, **named))
     scripts = iter(["nvml.count=1\ncuda.order=0\ntemperature=hang\n", "nvml.count=1\ncuda.order=0\ntemperature=50\n"])
 
     def sleep(seconds: float) -> None:

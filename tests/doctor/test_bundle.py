@@ -117,7 +117,7 @@ class Rig:
         )
         for user in users[6:9]:
             (self.machine.root / "home" / user).mkdir(parents=True)
-        self._doors()
+        self._adapters()
         site = self._torch([line for n, line in enumerate(answer) if n % 2])
         for name, value in {**VARIABLES, "SUDO_USER": users[9], "HOSTNAME": hosts[2]}.items():
             monkeypatch.setenv(name, value)
@@ -128,10 +128,10 @@ class Rig:
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" -S "$@"\n')
         self.python.chmod(0o755)
 
-    def _doors(self) -> None:
-        """The command line has no other root: the doors are given this one."""
-        for door, name in ((inventory, "Inventory"), (stack, "read")):
-            self.patch.setattr(door, name, elsewhere(getattr(door, name), self.machine.root))
+    def _adapters(self) -> None:
+        """The command line has no other root: the adapters are given this one."""
+        for reader, name in ((inventory, "Inventory"), (stack, "read")):
+            self.patch.setattr(reader, name, elsewhere(getattr(reader, name), self.machine.root))
         users = USERS
         # The kernel keeps 15 letters of a process's name.
         names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: USERS[13]}

@@ -1,4 +1,4 @@
-"""`gpucheck doctor` from the doors to its findings: fakes of both libraries, a torch of a few lines, an interpreter."""
+"""`gpucheck doctor` from the adapters to its findings: fakes of both libraries, a torch of a few lines, a Python."""
 
 from __future__ import annotations
 

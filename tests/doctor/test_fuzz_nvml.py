@@ -130,7 +130,7 @@ def read(module: FuzzedNvml, *, links: bool) -> Facts:
 
 def sampler_of(module: FuzzedNvml, uuid: str) -> nvml_sampler.Sampler:
     handle, of_card = nvml_sampler.find(module, uuid)
-    return nvml_sampler.Sampler(module, handle, of_card=of_card)
+    return nvml_sampler.Sampler(module, handle, is_instance=of_card)
 
 
 def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
@@ -188,7 +188,7 @@ def must_not_be_healthy(faults: dict[str, Fault], asked: tuple[str, ...]) -> lis
 
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """The doors around NVML's: a machine that is healthy in all else."""
+    """The adapters around NVML's: a machine that is healthy in all else."""
     monkeypatch.setattr(nvml, "_why_not_loaded", lambda: "no such file")
     monkeypatch.setattr(nvml, "mapped_library", lambda name: f"/lib/{name}.1")
     monkeypatch.setattr(stack, "read", lambda *_, **__: STACK)

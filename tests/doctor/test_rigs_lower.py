@@ -19,7 +19,7 @@ from gpucheck.doctor.command import command
 from gpucheck.doctor.ladder import BY_ID
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
-from gpucheck.machine.driver_reads import CudaDoor, NvmlDoor
+from gpucheck.machine.driver_reads import CudaReader, NvmlReader
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.short import DoctorResult
@@ -330,8 +330,8 @@ def diagnosed(
         if rig.opens is not None:
             monkeypatch.setattr(stack, "opened", lambda paths: [rig.opens for _ in paths])
         # What hangs is to be waited for, but not for long; a child that starts slowly is no hang.
-        monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(3.0, **named))
-        monkeypatch.setattr(inventory, "CudaDoor", lambda timeout_s, **named: CudaDoor(3.0, **named))
+        monkeypatch.setattr(inventory, "NvmlReader", lambda timeout_s, **named: NvmlReader(3.0, **named))
+        monkeypatch.setattr(inventory, "CudaReader", lambda timeout_s, **named: CudaReader(3.0, **named))
         site = fake_torch(tmp_path / "site", **rig.torch)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(SOURCE))))
         events = Recorder()

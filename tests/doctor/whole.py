@@ -82,14 +82,14 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path / "here")
     nodes = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
     machine = FakeMachine(tmp_path / "root").card(0x10).card(0x11).module().on_disk().nodes(*nodes).libraries()
-    # The command line has no other root: there the doors are given this one.
-    for door, name in ((inventory, "Inventory"), (stack, "read")):
-        monkeypatch.setattr(door, name, elsewhere(getattr(door, name), machine.root))
+    # The command line has no other root: there the adapters are given this one.
+    for reader, name in ((inventory, "Inventory"), (stack, "read")):
+        monkeypatch.setattr(reader, name, elsewhere(getattr(reader, name), machine.root))
     return Path(machine.root)
 
 
 def elsewhere(read: Callable[..., Any], root: Path) -> Callable[..., Any]:
-    """A door that reads `root` where it was to read this machine."""
+    """An adapter that reads `root` where it was to read this machine."""
     signature = inspect.signature(read)
 
     def redirected(*positional: Any, **named: Any) -> Any:

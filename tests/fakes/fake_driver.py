@@ -1,4 +1,4 @@
-"""NVIDIA's two libraries, faked at the door: compiled from C, found by LD_LIBRARY_PATH, answering from a script."""
+"""NVIDIA's two libraries, faked: compiled from C, found by LD_LIBRARY_PATH, answering from a script."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from gpucheck.program.run import command, counters, judge, ranks_findings
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.model import (
-    ClaimedRun,
     DeviceMismatchEntry,
     MismatchedTensor,
     ModelResult,
     ModuleRow,
+    SimulatedRun,
     Totals,
     TrainingBytes,
 )
@@ -273,7 +273,7 @@ TOTALS = Totals(parameters=1_300_000, parameter_bytes=5 * MIB, buffer_bytes=0)
 TRAINING = TrainingBytes(optimizer="torch.optim.AdamW", gradient_bytes=5 * MIB, optimizer_bytes=10 * MIB)
 
 
-def model(run: ClaimedRun | None, **more: Any) -> Report:
+def model(run: SimulatedRun | None, **more: Any) -> Report:
     """The document of a model, judged."""
     result = ModelResult(
         target="net.py:make", kind="Net", device="cuda:0", rows=ROWS, totals=TOTALS, training=TRAINING, run=run, **more
@@ -286,9 +286,9 @@ def model(run: ClaimedRun | None, **more: Any) -> Report:
 
 
 MODEL: dict[str, Callable[[], Report]] = {
-    "model that is right": lambda: model(ClaimedRun(phase="step", batch_size=2)),
+    "model that is right": lambda: model(SimulatedRun(phase="step", batch_size=2)),
     "model that cannot be followed": lambda: model(
-        ClaimedRun(phase="forward", batch_size=2, stopped="NotImplementedError: no kernel", stopped_at="net.py:12")
+        SimulatedRun(phase="forward", batch_size=2, stopped="NotImplementedError: no kernel", stopped_at="net.py:12")
     ),
     "model without a batch": lambda: model(
         None, not_run="no --input, and the target has no make_batch", proposed="--input x:8:float32"

@@ -236,7 +236,7 @@ def test_devices_has_the_time_in_which_a_hung_driver_is_known(monkeypatch: pytes
         given.append((part, limit_s))
         return ended(said("pass", 0))
 
-    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 29.0)
+    monkeypatch.setattr(driver_reads, "nvml_timeout_s", lambda: 29.0)
     monkeypatch.setattr(check, "_run", run)
     assert main(["fleet", "check", "--prolog", "--within", "60s", "--quiet", "--host", "n1", "--run", "r"]) == 0
     assert [part for part, _ in given] == ["devices", "doctor"]

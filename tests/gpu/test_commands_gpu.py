@@ -1,4 +1,4 @@
-"""Every command for real on a CUDA device, small, through the door that users use; and planted faults are found."""
+"""Every command for real on a CUDA device, small, as users start it; and planted faults are found."""
 
 from __future__ import annotations
 

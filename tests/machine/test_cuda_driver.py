@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import driver_reads
-from gpucheck.machine.driver_reads import CudaDoor, DriverReading
+from gpucheck.machine.driver_reads import CudaReader, DriverReading
 from gpucheck.report.facts import Device
 
 Fake = Callable[..., Path]
@@ -16,9 +16,9 @@ UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012d}" for number in range(3)]
 
 
 def read(timeout_s: float = 30.0) -> DriverReading:
-    with CudaDoor(timeout_s) as door:
-        door.ask()
-        return door.reading()
+    with CudaReader(timeout_s) as reader:
+        reader.ask()
+        return reader.reading()
 
 
 def seen(number: int, index: int) -> Device:
@@ -112,9 +112,9 @@ def test_once_nvml_holds_the_cards_none_has_to_start(fake_driver: Fake, monkeypa
     """Eight cards may take their time to start, but not where NVML has answered for them already."""
     fake_driver("cuda.init=hang\n")
     monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
-    with CudaDoor(600.0) as door:
-        door.ask()
-        assert door.reading(cards_are_up=True).error == "libcuda did not answer within 1 s"
-    with CudaDoor(1.5) as door:
-        door.ask()
-        assert door.reading().error == "libcuda did not answer within 1.5 s"
+    with CudaReader(600.0) as reader:
+        reader.ask()
+        assert reader.reading(cards_are_up=True).error == "libcuda did not answer within 1 s"
+    with CudaReader(1.5) as reader:
+        reader.ask()
+        assert reader.reading().error == "libcuda did not answer within 1.5 s"

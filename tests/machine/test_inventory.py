@@ -1,4 +1,4 @@
-"""The doors put together: by hand-made readings, and once through both compiled libraries."""
+"""The adapters put together: by hand-made readings, and once through both compiled libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import (
     DeviceReading,
     DriverReading,
-    NvmlDoor,
+    NvmlReader,
 )
 from gpucheck.machine.inventory import Around, Inventory, join, only
 from gpucheck.report.codec import to_json
@@ -217,19 +217,19 @@ def test_choosing_devices_moves_their_reasons_along() -> None:
     assert kept.unknown == {"/driver/version": "a", "/devices/0/power_w": "c", "/devices/0/pcie/width": "d"}
 
 
-# --- both doors at once -----------------------------------------------------------------------------------------------
+# --- both readers at once ---------------------------------------------------------------------------------------------
 
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver("nvml.init=hang\ncuda.order=0\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(0.5, **named))
+    monkeypatch.setattr(inventory, "NvmlReader", lambda timeout_s, **named: NvmlReader(0.5, **named))
     facts = inventory.read()
     assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
     assert facts.driver is not None
     assert facts.driver.nvml_error == "NVML did not answer within 0.5 s"
 
 
-# --- the small doors --------------------------------------------------------------------------------------------------
+# --- the small readers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

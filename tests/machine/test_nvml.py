@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import driver_reads, nvml_fields, nvml_read
-from gpucheck.machine.driver_reads import DriverReading, NvmlDoor, door_timeout_s
+from gpucheck.machine.driver_reads import DriverReading, NvmlReader, nvml_timeout_s
 from gpucheck.machine.nvml_fields import Row, applies
 from gpucheck.report.facts import (
     ClockReasons,
@@ -103,9 +103,9 @@ USUAL = dict.fromkeys(
 
 
 def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> DriverReading:
-    with NvmlDoor(timeout_s) as door:
-        door.ask(processes=processes, links=links)
-        return timeless(door.reading())
+    with NvmlReader(timeout_s) as reader:
+        reader.ask(processes=processes, links=links)
+        return timeless(reader.reading())
 
 
 def timeless(reading: DriverReading) -> DriverReading:
@@ -459,26 +459,26 @@ def test_who_has_a_card_alone_and_that_nobody_is_on_a_busy_one_is_read(
     fake_driver: Fake, script: str, pids: list[int] | None
 ) -> None:
     fake_driver(f"nvml.count=1\n{script}")
-    with NvmlDoor(30.0) as door:
-        door.ask()
-        (row,) = door.reading().devices
+    with NvmlReader(30.0) as reader:
+        reader.ask()
+        (row,) = reader.reading().devices
     processes = row.device.processes
     assert (None if processes is None else [process.pid for process in processes]) == pids
 
 
 def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
-    assert door_timeout_s(tmp_path) == 5.0
+    assert nvml_timeout_s(tmp_path) == 5.0
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
         (tmp_path / "dev" / name).touch()
-    assert door_timeout_s(tmp_path) == 14.0
+    assert nvml_timeout_s(tmp_path) == 14.0
     # Nodes are made for some of those on the bus.
     for index in range(8):
         folder = tmp_path / f"sys/bus/pci/devices/0000:{index}1:00.0"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text("0x10de\n")
         (folder / "class").write_text("0x030200\n" if index else "0x068000\n")
-    assert door_timeout_s(tmp_path) == 5.0 + 7 * 3.0
+    assert nvml_timeout_s(tmp_path) == 5.0 + 7 * 3.0
 
 
 @pytest.mark.slow
@@ -486,12 +486,12 @@ def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
-    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 60.0)
+    monkeypatch.setattr(driver_reads, "nvml_timeout_s", lambda: 60.0)
     fake_driver("nvml.init=slow\nnvml.count=2\n")
     told: list[str] = []
-    with NvmlDoor(waiting=told.append) as door:
-        door.ask()
-        reading = door.reading()
+    with NvmlReader(waiting=told.append) as reader:
+        reader.ask()
+        reading = reader.reading()
     assert (reading.code, reading.error, len(reading.devices)) == (0, None, 2) and (reading.start_s or 0) > 1.0
     assert [text.rpartition(":")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
 
@@ -502,12 +502,12 @@ def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
 ) -> None:
     monkeypatch.setattr(driver_reads, "ANSWER_S", 2.0)
     monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
-    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 600.0)
+    monkeypatch.setattr(driver_reads, "nvml_timeout_s", lambda: 600.0)
     fake_driver("1.power=hang\n")
     told: list[str] = []
-    with NvmlDoor(waiting=told.append) as door:
-        door.ask()
-        assert door.reading().error == "NVML did not answer within 2 s"
+    with NvmlReader(waiting=told.append) as reader:
+        reader.ask()
+        assert reader.reading().error == "NVML did not answer within 2 s"
     assert told == []
 
 
@@ -536,13 +536,13 @@ def test_a_card_that_hangs_before_it_is_identified_is_known_by_its_number(fake_d
 
 def test_a_reader_that_somebody_ended_accuses_no_card(fake_driver: Fake) -> None:
     fake_driver("nvml.count=2\n1.power=hang\n")
-    with NvmlDoor(60.0) as door:
-        door.ask()
-        assert door._talk is not None
-        first = door._talk.receive(60.0)
+    with NvmlReader(60.0) as reader:
+        reader.ask()
+        assert reader._talk is not None
+        first = reader._talk.receive(60.0)
         assert first is not None
-        os.kill(door._talk.pid, signal.SIGKILL)
-        reading = door.reading()
+        os.kill(reader._talk.pid, signal.SIGKILL)
+        reading = reader.reading()
     killed = "the process that asks NVML ended early (SIGKILL)"
     assert reading.error == killed
     assert not any((row.device.state or "").startswith("not answering") for row in reading.devices)
@@ -561,26 +561,26 @@ def test_a_card_that_refuses_to_be_used_has_its_state(fake_driver: Fake, code: i
 @pytest.mark.slow
 def test_a_child_that_hung_is_replaced_at_the_next_question(fake_driver: Fake) -> None:
     script = fake_driver("nvml.count=1\npower=hang\n")
-    with NvmlDoor(HANG_S) as door:
-        door.ask()
-        assert door.reading().error == "NVML did not answer within 2 s"
+    with NvmlReader(HANG_S) as reader:
+        reader.ask()
+        assert reader.reading().error == "NVML did not answer within 2 s"
         script.write_text("nvml.count=1\npower=100000\n")
-        door.ask()
-        (row,) = timeless(door.reading()).devices
+        reader.ask()
+        (row,) = timeless(reader.reading()).devices
     assert row.device == dataclasses.replace(HEALTHY, power_w=100.0)
 
 
 def test_one_child_answers_again_and_starts_nvml_anew_after_a_failed_start(fake_driver: Fake) -> None:
     script = fake_driver("nvml.init=!9\n")
-    with NvmlDoor(30.0) as door:
-        door.ask()
-        assert door.reading().code == 9
+    with NvmlReader(30.0) as reader:
+        reader.ask()
+        assert reader.reading().code == 9
         script.write_text("nvml.count=1\n")
-        door.ask()
-        assert [row.device for row in timeless(door.reading()).devices] == [HEALTHY]
+        reader.ask()
+        assert [row.device for row in timeless(reader.reading()).devices] == [HEALTHY]
         script.write_text("nvml.count=1\ntemperature=50\n")
-        door.ask()
-        assert door.reading().devices[0].device.temperature_celsius == 50.0
+        reader.ask()
+        assert reader.reading().devices[0].device.temperature_celsius == 50.0
 
 
 def test_without_nvidia_ml_py_the_reason_is_that(monkeypatch: pytest.MonkeyPatch) -> None:

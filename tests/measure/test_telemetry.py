@@ -282,7 +282,7 @@ def test_a_device_that_nvml_does_not_list(fake_driver: Callable[..., Path]) -> N
 
 
 def test_a_child_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "door_timeout_s", lambda: 0.1)
+    monkeypatch.setattr(telemetry, "nvml_timeout_s", lambda: 0.1)
     silent = [sys.executable, "-c", "import time; time.sleep(60)"]
     with Watch(UUID, start=lambda uuid: LineChild(silent)) as watch:
         assert watch.during(RUN) == (None, "NVML did not answer within 0.1 s")

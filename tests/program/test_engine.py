@@ -1,4 +1,4 @@
-"""Claimed devices: what a tensor says of itself, where results lie, and that nothing of it stays."""
+"""Simulated devices: what a tensor says of itself, where results lie, and that nothing of it stays."""
 
 from __future__ import annotations
 

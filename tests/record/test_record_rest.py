@@ -286,8 +286,8 @@ def test_a_command_on_a_driver_writes_what_is_recorded(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     machine = worlds.driven(tmp_path / "root")
-    for door, named in ((inventory, "Inventory"), (stack, "read")):
-        monkeypatch.setattr(door, named, elsewhere(getattr(door, named), machine))
+    for module, named in ((inventory, "Inventory"), (stack, "read")):
+        monkeypatch.setattr(module, named, elsewhere(getattr(module, named), machine))
     still = psutil.virtual_memory()._replace(total=64 * 2**30, available=48 * 2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: still)
     fake_driver(TWO_GPUS)

@@ -163,13 +163,13 @@ def warm_up() -> None:
 
 def open_cpu_gauge(accel: Accel) -> CpuGauge:
     """Warm this process up and take the baseline. Call it before the user's code runs."""
-    first_in_line()
+    offer_to_oom_killer()
     warm_up()
     resident = accel.memory().resident_bytes or 0
     return CpuGauge(accel, resident, "VmHWM" if reset_resident_peak() else "process peak")
 
 
-def held_bytes() -> int:
+def tensor_bytes_held() -> int:
     """Return the bytes of all CPU tensors that Python's garbage collector knows."""
     storages = {}
     for tensor in gc.get_objects():
@@ -180,7 +180,7 @@ def held_bytes() -> int:
     return sum(storages.values())
 
 
-def first_in_line() -> None:
+def offer_to_oom_killer() -> None:
     """Offer this process to the kernel's out-of-memory killer before any other (Linux)."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
@@ -474,10 +474,10 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
         set_guard(host.memory().usable)
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     target = parse_target(setup.target)
-    before = held_bytes()
+    before = tensor_bytes_held()
     factory = None if target.built_in is not None else find(target)
     if isinstance(gauge, CpuGauge):
-        made = held_bytes() - before
+        made = tensor_bytes_held() - before
         if factory is not None:
             gauge.baseline = max(gauge.baseline, (gauge.accel.memory().resident_bytes or 0) - made)
         if setup.guard_bytes is not None:

@@ -2,7 +2,7 @@
 
 A threshold passes if the whole interval of every figure meets it. It fails if the whole interval of some figure misses
 it. Other cases are inconclusive (docs/settings.md), except figures so low that no recorded disturbance explains the gap
-(`config.BRIDGES`): these fail.
+(`config.DISTURBANCES`): these fail.
 """
 
 from __future__ import annotations
@@ -252,5 +252,5 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    reasons = " and ".join(config.BRIDGES[reason][1] for reason in beside)
+    reasons = " and ".join(config.DISTURBANCES[reason][1] for reason in beside)
     return f"{times} of the threshold, more than {reasons} can explain"

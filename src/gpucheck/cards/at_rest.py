@@ -43,7 +43,7 @@ REPLACE = "drain the node and replace the GPU"
 
 def verdict_of(error: XidError) -> Verdict:
     """Return the verdict by NVIDIA's catalogue, or a remark if the GPU has been reset since."""
-    return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
+    return "info" if error.is_past else xid.severity(error.number, is_fatal=error.is_fatal)
 
 
 def story(address: str | None, errors: Sequence[XidError]) -> Said | None:

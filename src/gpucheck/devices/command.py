@@ -273,7 +273,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
     # Without persistence mode the driver initialises the GPUs for each program, and torch has to wait for that too.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
-    slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
+    slow_s = driver_reads.nvml_timeout_s(options.root) - driver_reads.ANSWER_S
     asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
     machine = inventory.Inventory(
         with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))

@@ -104,7 +104,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
             left_s = max(deadline - time.monotonic(), 0.0)
             # The limit must be long enough to detect a hanging driver.
-            least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
+            least_s = driver_reads.nvml_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
     except GpucheckError:

@@ -26,7 +26,7 @@ NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
 
-def door_timeout_s(root: Path = host.ROOT) -> float:
+def nvml_timeout_s(root: Path = host.ROOT) -> float:
     """Return how long a healthy driver may take to answer, by the number of GPUs."""
     nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     gpus = [device for device in host.pci_devices(root) or () if device.is_gpu]
@@ -93,7 +93,7 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     return replace(reading, error=broken or reading.error, devices=devices)
 
 
-class Door:
+class LibraryReader:
     """A child that reads one of NVIDIA's libraries. It is asked first and awaited later, after other work."""
 
     library, module = "", ""
@@ -162,13 +162,13 @@ class Door:
         self.close()
 
 
-class NvmlDoor(Door, AbstractContextManager["NvmlDoor"]):
+class NvmlReader(LibraryReader, AbstractContextManager["NvmlReader"]):
     """A child that reads NVML on each request. A dead or wedged child is replaced at the next request."""
 
     library, module, request = "NVML", NVML_READER, MappingProxyType({"processes": False, "links": False})
 
     def reading(self) -> DriverReading:
-        limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
+        limit_s = nvml_timeout_s() if self._timeout_s is None else self._timeout_s
         text = (
             f"NVML has not answered within {ANSWER_S:g} s; waiting up to {limit_s:g} s: without persistence mode the "
             "driver starts each GPU first"
@@ -180,14 +180,14 @@ class NvmlDoor(Door, AbstractContextManager["NvmlDoor"]):
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
 
 
-class CudaDoor(Door, AbstractContextManager["CudaDoor"]):
+class CudaReader(LibraryReader, AbstractContextManager["CudaReader"]):
     """A child that reads libcuda once: cuInit's result never changes within a process."""
 
     library, module = "libcuda", LIBCUDA_READER
 
     def reading(self, *, cards_are_up: bool = False) -> DriverReading:
         """Return libcuda's reading. `cards_are_up`: NVML has answered and keeps the GPUs started."""
-        limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
+        limit_s = nvml_timeout_s() if self._timeout_s is None else self._timeout_s
         if cards_are_up:
             limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))
         lines, broken = self._answer(limit_s)

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.choose import MASK, read_mask
-from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
+from gpucheck.machine.driver_reads import CudaReader, DeviceReading, DriverReading, NvmlReader
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_counts
@@ -259,7 +259,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
         # macOS has no NVIDIA driver.
         start = partial(self._ahead.start, NVML_READER)
-        self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
+        self._nvml = NvmlReader(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_devices: TorchDevices | None = None
@@ -268,7 +268,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         self._log: Log = (None, NO_GPU)
 
     def read(self) -> Facts:
-        nvml_read, around, log = self._ask_doors()
+        nvml_read, around, log = self._ask_readers()
         self._around = around
         listed = [*(nvml_read.devices if nvml_read else ()), *(self._cuda.devices if self._cuda else ())]
         nvidia = bool(listed or around.host.nvidia_pci_addresses)
@@ -287,17 +287,17 @@ class Inventory(AbstractContextManager["Inventory"]):
         if around is None or driver is None or driver.nvml_error or not listed:
             return facts
         busy = [device.read_at_s for device in facts.devices if (device.utilization_percent or 0) >= AT_WORK_PERCENT]
-        with NvmlDoor(timeout_s) as door:
+        with NvmlReader(timeout_s) as reader:
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
-            door.ask(processes=self._with_processes, links=self._with_links)
-            nvml_read = Earlier(facts.devices).added_to(door.reading())
+            reader.ask(processes=self._with_processes, links=self._with_links)
+            nvml_read = Earlier(facts.devices).added_to(reader.reading())
         # The facts may describe the torch of another interpreter.
         around = around._replace(torch=facts.torch or TorchBuild())
         joined = join(self._with_names(nvml_read), self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
-    def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
+    def _ask_readers(self) -> tuple[DriverReading | None, Around, Log]:
         """Return NVML's answer, the environment and the kernel log. The children work while this process reads."""
         sleepers = () if self._wake or self._cuda is not None else host.sleeping(self._root)
         if sleepers or self._nvml is None:
@@ -305,7 +305,7 @@ class Inventory(AbstractContextManager["Inventory"]):
             asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
             return asleep if sleepers else None, *self._read_here()
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
-        with CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER)) as cuda:
+        with CudaReader(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER)) as cuda:
             if self._cuda is None:
                 cuda.ask()
             around, log = self._read_here()

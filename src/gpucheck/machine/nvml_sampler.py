@@ -32,15 +32,15 @@ BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_per
 # The counter is in millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
 # The reason why energy is unknown for a MIG instance.
-OF_CARD = "counted for the whole GPU, not for its MIG instances"
+NOT_OF_INSTANCES = "counted for the whole GPU, not for its MIG instances"
 
 
 class Sampler:
-    def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
+    def __init__(self, pynvml: Any, handle: Any, *, is_instance: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
         # NVML counts for the whole GPU. Clocks, temperature and link apply to a MIG instance as well, energy does not.
-        self._fields = (*FIELDS, *(() if of_card else (ENERGY,)), fields.VIOLATIONS, *(BUSY if busy else ()))
-        self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
+        self._fields = (*FIELDS, *(() if is_instance else (ENERGY,)), fields.VIOLATIONS, *(BUSY if busy else ()))
+        self._unknown = {ENERGY.name: NOT_OF_INSTANCES} if is_instance else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
         self._once = Row()
@@ -101,8 +101,8 @@ def main() -> int:
         started = read.start(pynvml)
         if started["code"]:
             raise Refused(str(started["error"]))
-        handle, of_card = find(pynvml, sys.argv[1])
-        sampler = Sampler(pynvml, handle, of_card=of_card, busy="busy" in sys.argv[2:])
+        handle, is_instance = find(pynvml, sys.argv[1])
+        sampler = Sampler(pynvml, handle, is_instance=is_instance, busy="busy" in sys.argv[2:])
     except Refused as refused:
         say({"error": refused.reason, "end": True})
         return 0

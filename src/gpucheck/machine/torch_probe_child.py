@@ -21,7 +21,7 @@ import re  # noqa: E402
 import time  # noqa: E402
 from typing import Any  # noqa: E402
 
-CLAIMED = 1  # the file descriptor of the answer
+ANSWER = 1  # the file descriptor of the answer
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton")
 CUDA_LIBRARIES = (
@@ -41,7 +41,7 @@ PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([
 
 
 def say(**parts: Any) -> None:
-    os.write(CLAIMED, (json.dumps(dict(parts, gpucheck=1)) + "\n").encode())
+    os.write(ANSWER, (json.dumps(dict(parts, gpucheck=1)) + "\n").encode())
 
 
 def shadowing() -> list[str]:
@@ -427,7 +427,7 @@ def load(settle_s: float, load_s: float, devices: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    CLAIMED = os.dup(1)
+    ANSWER = os.dup(1)
     os.dup2(2, 1)  # output of an import goes to stderr
     try:
         if sys.argv[1:]:

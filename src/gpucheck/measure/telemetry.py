@@ -15,7 +15,7 @@ import psutil
 
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, Lost, Talk
-from gpucheck.machine.driver_reads import door_timeout_s
+from gpucheck.machine.driver_reads import nvml_timeout_s
 from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run
 from gpucheck.units import MIB
@@ -55,7 +55,7 @@ class Watch:
         try:
             argv = python_argv("gpucheck.machine.nvml_sampler", uuid)
             self._talk = Talk(lambda: LineChild(argv) if start is None else start(uuid))
-            (answer,) = self._talk.answer(door_timeout_s())
+            (answer,) = self._talk.answer(nvml_timeout_s())
             if "error" in answer:
                 self._fail(answer["error"])
         except Lost as lost:

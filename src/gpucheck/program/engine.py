@@ -28,7 +28,7 @@ from gpucheck.machine import torch_private
 from gpucheck.program import rules
 from gpucheck.program import simulated_devices as devices
 from gpucheck.program.options import Device
-from gpucheck.program.simulated_devices import CLAIMED, COUNTED, CPU, Claims, Origin, Place
+from gpucheck.program.simulated_devices import COUNTED, CPU, SIMULATED, Claims, Origin, Place
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
@@ -532,12 +532,12 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
 def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
     target = devices.device_of(device)
-    if target is None or target.type not in CLAIMED:
+    if target is None or target.type not in SIMULATED:
         return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    return _claimed(world, _BASE.__new__(kind, *args, **kwargs, device=world.home(target)), target)
+    return _on_simulated(world, _BASE.__new__(kind, *args, **kwargs, device=world.home(target)), target)
 
 
-def _claimed(world: World, storage: Any, device: torch.device | None) -> Any:
+def _on_simulated(world: World, storage: Any, device: torch.device | None) -> Any:
     world.use(device)
     world.claims.put_storage(storage, device, None)
     return storage
@@ -558,7 +558,7 @@ _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
     """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
-    return _claimed(world, storage.clone(), devices.device_of("cuda" if device is None else device))
+    return _on_simulated(world, storage.clone(), devices.device_of("cuda" if device is None else device))
 
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
@@ -566,12 +566,12 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
 
     def tag(storage: Any) -> str | None:
         device = world.claims.device_of_storage(storage)
-        return str(device) if device is not None and device.type in CLAIMED else None
+        return str(device) if device is not None and device.type in SIMULATED else None
 
     def restore(storage: Any, location: str) -> Any:
-        if location.split(":")[0] not in CLAIMED:
+        if location.split(":")[0] not in SIMULATED:
             return None
-        _claimed(world, storage.untyped(), devices.device_of(location))
+        _on_simulated(world, storage.untyped(), devices.device_of(location))
         return storage
 
     yield from torch_private.replacing(

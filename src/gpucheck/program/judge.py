@@ -46,7 +46,7 @@ def _meta(result: results.ModelResult) -> Iterator[Finding]:
         yield Finding("model.meta", "fail", f"{result.meta[0]}{more}: no data", why, evidence, fix)
 
 
-def _left_behind(things: tuple[results.LeftBehind, ...], run: results.ClaimedRun | None) -> Iterator[Finding]:
+def _left_behind(things: tuple[results.LeftBehind, ...], run: results.SimulatedRun | None) -> Iterator[Finding]:
     """Yield one finding per line and fix, such as one for twelve layers of one class."""
     groups: dict[tuple[object, ...], list[results.LeftBehind]] = {}
     for part in things:
@@ -191,7 +191,7 @@ def _mismatch_fix(entry: results.DeviceMismatchEntry, wrong: results.MismatchedT
     return moved
 
 
-def _run(run: results.ClaimedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
+def _run(run: results.SimulatedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
     if run is None:
         yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=proposed)
         return

@@ -388,7 +388,7 @@ class _Examination:
         # A single number may be on the CPU.
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _row_of(self, part: Held, run: results.ClaimedRun | None) -> LeftBehind:
+    def _row_of(self, part: Held, run: results.SimulatedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
@@ -405,7 +405,7 @@ class _Examination:
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
         )
 
-    def _use(self, part: Held, run: results.ClaimedRun | None) -> results.Use:
+    def _use(self, part: Held, run: results.SimulatedRun | None) -> results.Use:
         """Return how the run used the part; if the run did not finish, how the source uses it."""
         origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
@@ -438,7 +438,7 @@ class _Examination:
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
                 claims.put(tensor, device, Origin("parameter" if isinstance(tensor, nn.Parameter) else "buffer", name))
 
-    def _run(self) -> results.ClaimedRun | None:
+    def _run(self) -> results.SimulatedRun | None:
         """Run a forward pass or a step, again after each mismatch, which is then tolerated; None without input."""
         asked = self.asked
         if not self.built.has_inputs:
@@ -469,7 +469,7 @@ class _Examination:
                     continue
                 stopped, stopped_at = self._stop(error, mismatches)
             break
-        return results.ClaimedRun(
+        return results.SimulatedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(causes(mismatch.entry for mismatch in mismatches)),

@@ -24,7 +24,7 @@ from gpucheck.machine import torch_private
 from gpucheck.program import engine, kernels, rules
 from gpucheck.program import simulated_devices as devices
 from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, mapped, replaced, tensors_in
-from gpucheck.program.simulated_devices import CLAIMED, CPU, CURRENT, UNSEEN_BY_CLASS, Origin, Place
+from gpucheck.program.simulated_devices import CPU, CURRENT, SIMULATED, UNSEEN_BY_CLASS, Origin, Place
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
@@ -92,11 +92,11 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """Return the one device other than the CPU among a call's tensors; 0-dim ones beside others do not count."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
-        claimed = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
-        away = claimed - {CPU, None}
+        placed = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
+        away = placed - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
-        return None if None in claimed else CPU
+        return None if None in placed else CPU
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         if generator.device.type != device.type:
@@ -119,8 +119,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _followed(self, kind: Kind, device: torch.device | None, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call on several devices, whose gradients autograd moves back as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
-            claimed = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
-            if len(claimed) < 2 or not torch.is_grad_enabled():
+            placed = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
+            if len(placed) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
             target = self.world.claims.device(args[0]) if kind.copies and args else device
 
@@ -145,9 +145,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             if device is None and source is not None and kind.of_data:
                 device = self.world.claims.device(source)
             device = device or CPU
-        if device is None or device.type not in ("cpu", *CLAIMED):
+        if device is None or device.type not in ("cpu", *SIMULATED):
             return func(*args, **kwargs)
-        if device.type in CLAIMED:
+        if device.type in SIMULATED:
             self.world.use(device)
         generator = kwargs.get("generator")
         if generator is not None:
@@ -180,9 +180,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
         now = self.world.claims.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
-        if device.type not in ("cpu", *CLAIMED):
+        if device.type not in ("cpu", *SIMULATED):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
-        if device.type in CLAIMED:
+        if device.type in SIMULATED:
             self.world.use(device)
         with self.world.calling("Tensor.to", device):
             stands_in = self.world.stands_in(tensor)
@@ -421,7 +421,7 @@ _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C
 _SECTIONS = "tensor_indices_or_sections"
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
-    **{getattr(_T, f"is_{kind}").__get__: functools.partial(_is_on, kind) for kind in ("cpu", *CLAIMED)},
+    **{getattr(_T, f"is_{kind}").__get__: functools.partial(_is_on, kind) for kind in ("cpu", *SIMULATED)},
     _T.get_device: _get_device,
     _T.grad.__set__: _set_grad,
     _T.to: _to,
@@ -771,10 +771,10 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
     """Group lists of tensors by dtype and by the device that the first list's tensors claim, as torch does."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        claimed = [surface.device_of(tensor) for tensor in lists[0]]
+        placed = [surface.device_of(tensor) for tensor in lists[0]]
         groups = {}
-        for device in dict.fromkeys(claimed):
-            places = [place for place, other in enumerate(claimed) if other == device]
+        for device in dict.fromkeys(placed):
+            places = [place for place, other in enumerate(placed) if other == device]
             part = [[column[place] for place in places] if column else column for column in lists]
             for (real, dtype), (tensors, at) in original(part, with_indices).items():
                 groups[device or real, dtype] = (tensors, [places[place] for place in at])

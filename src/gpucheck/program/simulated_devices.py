@@ -37,7 +37,7 @@ UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 # The lines that rank files by owner. A dry run replaces this with an object that knows the program's own package.
 lines = Lines("", None)
 # Types of devices that tensors can claim. torch itself handles all others.
-CLAIMED = ("cuda", "xpu", "mps")
+SIMULATED = ("cuda", "xpu", "mps")
 
 
 class _Current(threading.local):
@@ -56,7 +56,7 @@ def device_of(value: Any) -> torch.device | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return torch.device("cuda", value)
     device = torch.device(value)
-    if device.type in CLAIMED and device.index is None:
+    if device.type in SIMULATED and device.index is None:
         return torch.device(device.type, CURRENT.index if device.type == "cuda" else 0)
     return device
 
@@ -75,7 +75,7 @@ class Place:
 
 def rank(file: str) -> int:
     """Return the owner of a file: 0 for the user, 1 for an installed package, 2 for torch, Python or gpucheck."""
-    return lines.rank(file)
+    return lines.distance(file)
 
 
 def text_of(value: Place | torch.device | None) -> str | None:

@@ -70,9 +70,9 @@ def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
     yield Product("3×3 convolution", weight.reshape(CHANNELS_OUT, -1), right, rows, FAST_CONVOLUTION)
 
 
-def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> float:
+def judge(product: Product, dtype: torch.dtype, bound_of: str | None = None) -> float:
     """Return the largest error as a share of its bound. Raises Wrong if it exceeds 1 or if elements are not finite."""
-    check = reference.check_product(product.left, product.right, product.result, seen_as)
+    check = reference.check_product(product.left, product.right, product.result, bound_of)
     share, name = check.worst / product.allowance, f"{name_of(dtype)} {product.name}"
     expect(not check.not_finite, f"{name}: {check.not_finite} elements are not finite")
     text = f"{name}: element ({check.row}, {check.column}) is off by {share:.3g} times the bound"

@@ -149,10 +149,10 @@ class Work:
         call = self._kind.bind(made.a, made.b, made.out)
         call()
         self.accel.synchronize()
-        self._seen_as = self._kind.seen_as
+        self._bound_of = self._kind.bound_of
         if self._kind.operand == torch.float32:
             observed = precision.observed(made.a, made.b, made.out, call)
-            self._seen_as = None if observed == "float32" else observed
+            self._bound_of = None if observed == "float32" else observed
         generator = torch.Generator().manual_seed(self.seed)
         for operand in (flat.a, flat.b):
             drawn = torch.empty(elements, dtype=operand.dtype)
@@ -213,7 +213,7 @@ class Work:
     def check(self) -> tuple[StressWrong, ...]:
         """Compare the first product with float64: sampled rows on the CPU, and the sums of all columns."""
         self.checks += 1
-        verified = check_first(self._matrices, self._first, self._seen_as)
+        verified = check_first(self._matrices, self._first, self._bound_of)
         rows, sums = verified.rows, verified.sums
         worst = max(rows.worst, sums.worst)
         self.worst_of_bound = max(worst, self.worst_of_bound)
@@ -332,7 +332,7 @@ class Work:
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()
         worst = reference.check_elements(
-            self._matrices.a, self._matrices.b, self._first, index, self._seen_as, got=values
+            self._matrices.a, self._matrices.b, self._first, index, self._bound_of, got=values
         )
         differing = _difference(bits(now), bits(before))
         text = f"{now[places[0]].item():g} instead of {before[places[0]].item():g}"

@@ -264,7 +264,11 @@ def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:
     users = ("train.py", f"{packages}/program/net.py", "developed/net.py", "<stdin>")
     installed = (f"{packages}/library/linked.py", "/usr/lib/python3/dist-packages/library.py")
     unnamed = (str(torch.nn.__file__), str(json.__file__), str(judge.__file__), "<string>")
-    assert [[lines.rank(file) for file in each] for each in (users, installed, unnamed)] == [[0] * 4, [1] * 2, [2] * 4]
+    assert [[lines.distance(file) for file in each] for each in (users, installed, unnamed)] == [
+        [0] * 4,
+        [1] * 2,
+        [2] * 4,
+    ]
 
 
 def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:

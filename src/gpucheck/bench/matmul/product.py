@@ -52,13 +52,13 @@ Bind = Callable[[Tensor, Tensor, Tensor], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype. `seen_as` is the precision of their error bound, if the dtypes do not define it."""
+    """The products of one dtype. `bound_of` is the precision of their error bound, if the dtypes do not define it."""
 
     operand: torch.dtype
     result: torch.dtype
     bind: Bind
     work: str = "flop"
-    seen_as: str | None = None
+    bound_of: str | None = None
 
     @property
     def unit(self) -> str:
@@ -103,7 +103,7 @@ KINDS: dict[Dtype, Kind] = {
     "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm),
     "float8_e4m3fn": Kind(torch.float8_e4m3fn, torch.bfloat16, _scaled_mm),
     "float8_e4m3fn_fast": Kind(
-        torch.float8_e4m3fn, torch.bfloat16, functools.partial(_scaled_mm, fast=True), seen_as=FAST_ACCUMULATION
+        torch.float8_e4m3fn, torch.bfloat16, functools.partial(_scaled_mm, fast=True), bound_of=FAST_ACCUMULATION
     ),
     "float8_e4m3fnuz": Kind(torch.float8_e4m3fnuz, torch.bfloat16, _scaled_mm),
     "int8": Kind(torch.int8, torch.int32, _int_mm, work="op"),

@@ -65,8 +65,8 @@ def measure(
         for call in calls:
             call()
         accel.synchronize()
-        seen_as = observed if case.dtype == "tf32" else kind.seen_as
-        repeats = product.Repeats(sets, accel, seen_as)
+        bound_of = observed if case.dtype == "tf32" else kind.bound_of
+        repeats = product.Repeats(sets, accel, bound_of)
         nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
@@ -86,7 +86,7 @@ def measure(
             **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
             "support": case.support.reason or case.support.kind,
             "precision_state": precision.state(),
-            **product.check_first(first, repeats.first, seen_as).details(),
+            **product.check_first(first, repeats.first, bound_of).details(),
         }
     # Comparisons cover all rates, so only the first row has them.
     corruption = [{"corruption": repeats.details()}, *({} for _ in taken[1:])]

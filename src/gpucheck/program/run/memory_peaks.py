@@ -68,7 +68,7 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Lines:
-    """The owners of code. `rank` takes a file as code objects name it, and returns 0 for the user's code and the
+    """The owners of code. `distance` takes a file as code objects name it, and returns 0 for the user's code and the
     program's own package, 1 for an installed package, and 2 for torch, Python, gpucheck and generated code."""
 
     def __init__(self, folder: str, main_file: str | None) -> None:
@@ -76,19 +76,18 @@ class Lines:
         places = sysconfig.get_paths()
         torch_folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
         torchgen = os.path.join(os.path.dirname(torch_folder), "torchgen")
-        ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], _OURS, torch_folder, torchgen), 2)
-        ranks |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
-        self._ranks = {os.path.join(os.path.realpath(place), ""): rank for place, rank in ranks.items()}
+        known = dict.fromkeys((places["stdlib"], places["platstdlib"], _OURS, torch_folder, torchgen), 2)
+        known |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
+        self._distances = {os.path.join(os.path.realpath(place), ""): distance for place, distance in known.items()}
         package = None if main_file is None else os.path.realpath(os.path.dirname(os.path.join(folder, main_file)))
         while package is not None and os.path.exists(os.path.join(package, "__init__.py")):
-            self._ranks[os.path.join(package, "")] = 0
+            self._distances[os.path.join(package, "")] = 0
             package = os.path.dirname(package)
-        self.rank = functools.cache(self._rank)
+        self.distance = functools.cache(self._distance)
 
     def caller(self, frame: FrameType | None, most: int = 0) -> FrameType | None:
-        """Return the innermost frame, from `frame` outwards, with a `rank` of at most `most`; None if there is none."""
-        rank = self.rank
-        while frame is not None and rank(frame.f_code.co_filename) > most:
+        """Return the innermost frame, from `frame` outwards, at a `distance` of at most `most`, or None."""
+        while frame is not None and self.distance(frame.f_code.co_filename) > most:
             frame = frame.f_back
         return frame
 
@@ -96,13 +95,13 @@ class Lines:
         """Return the absolute path of a code object's file. A name such as `<stdin>` is returned unchanged."""
         return file if file.startswith("<") else os.path.normpath(os.path.join(self.folder, file))
 
-    def _rank(self, file: str) -> int:
+    def _distance(self, file: str) -> int:
         if file.startswith("<"):
             return 0 if file == "<stdin>" else 2
         # A link to a file counts as part of the folder that contains it, because some installers link every file.
         folder, name = os.path.split(self.path(file))
         real = os.path.join(os.path.realpath(folder), name)
-        within = [(len(place), rank) for place, rank in self._ranks.items() if real.startswith(place)]
+        within = [(len(place), rank) for place, rank in self._distances.items() if real.startswith(place)]
         within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
         return max(within, default=(0, 0))[1]  # the innermost folder decides
 
@@ -194,7 +193,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     # Metal shares the host's memory, so the known tensors do not explain how it was filled.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     trace = traceback.walk_tb(error.__traceback__)  # outermost first
-    frames = [(frame, line) for frame, line in trace if _lines.rank(frame.f_code.co_filename) == 0]
+    frames = [(frame, line) for frame, line in trace if _lines.distance(frame.f_code.co_filename) == 0]
     file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
     _say(
         {

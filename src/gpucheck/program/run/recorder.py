@@ -163,7 +163,7 @@ class Recorder:
         frames = entry.get("frames", [])
         back = any(frame["name"] == "_engine_run_backward" for frame in frames)
         for frame in frames:
-            if self.lines.rank(frame["filename"]) == 0:
+            if self.lines.distance(frame["filename"]) == 0:
                 path = self.lines.path(frame["filename"])
                 return [self.kind(entry), entry["collective_seq_id"], path, frame["line"], back]
         return None

@@ -111,7 +111,7 @@ class UnjudgedOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedRun:
+class SimulatedRun:
     """A forward pass on the simulated device, or a whole training step if `phase` is `step`. `stopped` is the reason if
     the analysis did not reach the end. It stopped at the line `stopped_at`."""
 
@@ -137,7 +137,7 @@ class ModelResult:
     training: TrainingBytes | None
     left_behind: tuple[LeftBehind, ...] = ()
     meta: tuple[str, ...] = ()
-    run: ClaimedRun | None = None
+    run: SimulatedRun | None = None
     not_run: str | None = None
     not_followed: tuple[str, ...] = ()
     proposed: str | None = None
