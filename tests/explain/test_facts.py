@@ -172,6 +172,28 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
 
 # The id, words of the step, and the paste, in which // ends a line.
 ADVISED = """
+loader.exited|--shm-size=8g|docker run torch//RuntimeError: DataLoader worker (pid(s) 25) exited unexpectedly
+loader.exited|--ipc=host|torch//RuntimeError: One or more background workers are no longer alive. Exiting.
+cuda.illegal_access|nvidia-nccl-cu12|2x RTX 5090//enqueue.cc:1556 NCCL WARN Cuda failure 700 'an illegal memory access
+nccl.timeout|NODE_RANK|torch hangs right at `initializing ddp ...` with --gpus 0,1
+nccl.unhandled_system|172.17|NCCL WARN socketStartConnect: Connect to 172.17.0.2<35363> failed : Connection refused
+dist.tcp|GLOO_SOCKET_IFNAME|[E314 ProcessGroupGloo.cpp:143] Gloo connectFullMesh failed with [pair.cc:144] no error
+dist.rendezvous|getent|[c10d] The IPv6 network addresses of (node01, 29500) cannot be retrieved (gai error: -2
+dist.port|--ntasks-per-node=1|srun torchrun a.py//[c10d] The server socket has failed to listen on any network address
+dist.child|setsid|torch.distributed.elastic.multiprocessing.api.SignalException: Process 12345 got signal: 1
+cuda.peer|NCCL_P2P_DISABLE|torch//transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'
+cuda.argument|NCCL_CUMEM_ENABLE=0|ncclUnhandledCudaError//NCCL WARN Cuda failure 1 'invalid argument'
+numerics.nan|bf16=True|Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.
+numerics.nan|clamp|RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.
+numerics.nan|warm-up|torch//to satisfy the constraint Real(), but found invalid values: tensor([[nan
+tensor.not_implemented|bf16=True|"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'
+tensor.dtype|x = x * y|RuntimeError: result type Float can't be cast to the desired output type long int
+tensor.device_mismatch|map={"": 0}|peft/t.py//tensors to be on the same device, but got W on cuda:0, different from other on cuda:1
+tensor.device_mismatch|torchrun|arguments are located on different GPUs at /w/THCTensorMathBlas.cu:236
+oom.cuda|.detach().cpu()|GPU memory keeps increasing every step until CUDA out of memory
+compile.backend|triton==VERSION|LoweringException: type object 'CompiledKernel' has no attribute 'launch_enter_hook'
+compile.backend|float8|CompilationError: at 10:11: def triton_poi//TypeError('unexpected type fp8e5 and fp8e5')
+cublas.failed|cu111|RTX 3080//cublas runtime error : the GPU program failed to execute at /THCBlas.cu:331
 oom.cuda|set_device(int(os.environ["LOCAL_RANK"]))|[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
 oom.cuda|LOCAL_RANK|-- Process 1 terminated//CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
 oom.cuda|LOCAL_RANK|CUDA out of memory. GPU 0 has 2 GiB. Process 16746 has 1 GiB memory. Process 16747 has 1 GiB memory

@@ -91,6 +91,18 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("autograd.inplace", "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation."),
+    ("dist.sharded", "RuntimeError: 'weight' must be 2-D\ndeepspeed train.py --deepspeed ds_z3.json"),
+    ("dist.mpi", "*** An error occurred in MPI_Init_thread\n*** MPI_ERRORS_ARE_FATAL\ntorchrun pretrain_gpt.py"),
+    ("dist.world_size", "AssertionError: num_layers should be divisible by pipeline_model_parallel_size"),
+    ("dist.environment", "AssertionError: pipeline_model parallel group is not initialized"),
+    ("dist.mismatch", "NCCL WARN Message truncated : received 1024 bytes instead of 256"),
+    ("optimizer.state", "RuntimeError: expected dtype float for `end` but got dtype c10::BFloat16"),
+    ("oom.nccl", "Last error:\nFailed to CUDA calloc async 608 bytes"),
+    ("crash.abort", "double free or corruption (!prev)\npython train.py"),
+    ("import.extension", "RuntimeError: apex.optimizers.FusedAdam requires cuda extensions"),
+    ("quant.extension", "RuntimeError: Found empty `transformer-engine` meta package installed."),
+    ("tensor.device_mismatch", "ToCopyBackward0 returned an invalid gradient - expected device cuda:1 but got cuda:0"),
     ("torch.no_accelerator", "AssertionError: gpus should be a non-empty list"),
     ("torch.no_accelerator", "`Trainer(devices=[])` value is not a valid input using gpu accelerator."),
     (
@@ -209,6 +221,7 @@ MORE: tuple[tuple[str, str], ...] = (
 )
 
 INNOCENT: tuple[str, ...] = (
+    "Is PyTorch built with CUDA support?: True",
     "_print_Min = _print_Max = _hprint_variadic_function",
     "psycopg2.errors.NumericValueOutOfRange: integer out of range",
     "node1:411:520 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",

@@ -22,6 +22,97 @@ ADVICE: tuple[Advice, ...] = (
         title="the picture was computed to NaN: probably float16 is too narrow for this model or GPU (GTX 16xx, VAE)",
         meaning="Nothing is trained here. float16 ends at 65 504, and a GTX 16xx computes it wrongly.",
     ),
+    of("loader.exited")(
+        r"background workers are no longer alive",
+        "the first error above it, of the worker itself; without one RAM (free -h, dmesg) or shared memory was full: "
+        "docker run --ipc=host; nnUNet_n_proc_DA=2 before the command, or 0, with which no worker hides the error",
+        title="a worker of nnU-Net's data loading ended: usually RAM or shared memory was full",
+    ),
+    of("loader.exited")(
+        "container",
+        "docker run --shm-size=8g … or --ipc=host: df -h /dev/shm shows the container's 64 MiB; where it is large, "
+        "num_workers=0 shows the real error, and sudo dmesg | grep -i -e oom -e killed whether RAM was full",
+        title="a DataLoader worker is gone: in a container usually /dev/shm is too small",
+    ),
+    of("cuda.illegal")(
+        r"\A(?=[\s\S]*(?:processgroupnccl|nccl warn|ddp\b))[\s\S]*\b(?:rtx)? ?50[5-9]0\b",
+        "pip install -U nvidia-nccl-cu12 (2.26.5 or newer; torch 2.7's 2.26.2 fails on several RTX 50), or a newer "
+        "torch; NCCL_P2P_DISABLE=1 and one GPU alone tell whether it is NCCL",
+        title="a kernel accessed memory outside its own: on several RTX 50 probably NCCL's",
+    ),
+    of("nccl.timeout")(
+        r"(?:hangs?|stuck|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
+        r"distributed e|gpus?\b)",
+        "NCCL_P2P_DISABLE=1 before the command: where it helps, IOMMU and ACS off (gpucheck doctor); unset NODE_RANK "
+        "and other RANK and MASTER_ left in env; py-spy dump --pid PID of each rank shows where it waits",
+        title="training on several GPUs hangs: probably the GPUs or the processes do not reach each other",
+    ),
+    of("nccl.unhandled_system")(
+        r"(?:connect to|connect) [^\n]{0,60}(?:failed|refused|timed? ?out)",
+        "the address in the message has to be of the network that joins the machines (172.17.… is Docker's): "
+        "NCCL_SOCKET_IFNAME=NAME of it on all nodes (ip -brief address). Refused: that rank ended, its log first; "
+        "timed out: a firewall",
+        title="NCCL does not reach another rank's address",
+    ),
+    of("dist.child")(
+        r"got signal: 1\b",
+        "tmux or screen, else setsid nohup torchrun … > log 2>&1 &, so that the program outlives the terminal",
+        title="torchrun got SIGHUP: its terminal, or the ssh session, was closed",
+    ),
+    of("dist.tcp")(
+        r"connectfullmesh failed",
+        "GLOO_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address; on one machine "
+        "lo); /etc/hosts must not give the host name 127.0.1.1; then a firewall, and ulimit -n on many nodes",
+        title="gloo's processes do not reach each other: probably the wrong network interface",
+    ),
+    of("dist.rendezvous")(
+        r"gai error: -\d",
+        "MASTER_ADDR (--master-addr, --rdzv-endpoint) as an IP address, or a name that getent hosts NAME knows",
+        title="the name of the rendezvous host is not known on this machine",
+    ),
+    of("dist.port")(
+        r"\b(?:srun|sbatch|slurm\w*)\b",
+        "one torchrun for each node (--ntasks-per-node=1, --nproc-per-node=GPUs): several on a node take the same "
+        "port; and a port of its own for each job: MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+        title="the port of the rendezvous is taken: several launchers, or jobs, are on this node",
+    ),
+    of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),
+    of("cuda.argument")(
+        r"\bnccl\b|distbackenderror",
+        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1, one after the other, tell which of "
+        "NCCL's ways between the GPUs fails; NCCL_DEBUG=INFO names the line; then a newer NCCL and driver",
+        title="a CUDA call inside NCCL got an invalid value: probably in memory shared between GPUs",
+    ),
+    of("numerics.nan")(
+        r"scale (?:already )?at minimum|minimum loss|min_loss_scale",
+        'bfloat16 in place of float16 (bf16=True; DeepSpeed "bf16": {"enabled": true}) on Ampere or newer, else '
+        "float32; then a lower learning rate with warm-up, clipping, and torch.isfinite on the batch",
+        title="float16 overflows in every step: the loss scale reached its minimum",
+    ),
+    of("numerics.nan")(
+        r"returned nan values in its",
+        "the operation is the named one (Sqrt, Log, Div, Pow, Norm at 0, Exp of a large number): x.clamp(min=1e-6) or "
+        "+ 1e-6 before it, and torch.isfinite on its inputs; float16 to bfloat16 or float32; a lower learning rate",
+        title="an operation's gradient is NaN",
+    ),
+    of("tensor.not_implemented")(
+        r"_amp_\w+ not implemented for bfloat16",
+        'bf16=True in place of fp16=True (mixed_precision="bf16"), or load the model in float32: a GradScaler is for '
+        "float16 alone",
+        title="the gradient scaler of float16 got a model in bfloat16",
+    ),
+    of("tensor.dtype")(
+        r"result type \w+ can.?t be cast",
+        "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, YOLOv7: the newest "
+        "sources, whose utils/loss.py has it)",
+        title="an in-place operation would lose its result's data type",
+    ),
+    of("oom.cuda")(
+        r"(?:memory|vram)\b[^.\n]{0,40}(?:increas|grow|leak)\w*|memory leak",
+        "loss.item() where losses are added up, x.detach().cpu() for what is kept in lists, no retain_graph=True; "
+        "print(torch.cuda.memory_allocated()) after each step shows whether it still grows",
+        title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
+    ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
         "model.to(device) before it is used: its weights are on the CPU and the input on the GPU (torchsummary: "
@@ -69,8 +160,9 @@ ADVICE: tuple[Advice, ...] = (
         "may freeze the Mac: it is a variable of the environment, not an argument",
     ),
     of("oom.cuda")(
-        r"(?:jump|increas|grow|ris(?:e|ing)|spike)\w*[^.\n]{0,60}\b(?:valid|eval|test)",
-        "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller batch",
+        r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)",
+        "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller "
+        "batch there (valid_batch_size, per_device_eval_batch_size=1)",
         title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
     ),
     of("tensor.placed")(
@@ -307,7 +399,7 @@ ADVICE: tuple[Advice, ...] = (
         title="an operation got integers or booleans, for which it has no code",
     ),
     of("tensor.dtype")(
-        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth",
+        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth|axolotl|llama-?factory|liger|\btrl\b",
         'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
         "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
         "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
@@ -341,7 +433,8 @@ ADVICE: tuple[Advice, ...] = (
     of("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
-        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
+        "at once (with TensorFlow or tfds beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U "
+        "'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     of("cudnn.version")(
         r"ld_library_path contains|comes bundled with cudnn",
@@ -396,8 +489,9 @@ ADVICE: tuple[Advice, ...] = (
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
     of("tensor.device_mismatch")(
-        r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model|transformers_modules|generation[/\\]utils))"
-        r"(?![\s\S]*(?:distributeddata|data_?parallel))[\s\S]*devices, \w+:\d+ and \w+:\d",
+        r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model|transformers_modules|generation[/\\]utils|"
+        r"peft[/\\]))(?![\s\S]*(?:distributeddata|data_?parallel))[\s\S]*(?:devices, \w+:\d+ and \w+:\d|"
+        r"on \w+:\d+, different from other\b)",
         'a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0; else a device_map with the '
         "embedding, the vision part, the last norm and lm_head on one GPU, inputs.to(model.device), and x.to(y.device) "
         "in the line that the traceback names; pip install -U transformers accelerate, and the model's newest code",
@@ -405,12 +499,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.device_mismatch")(
         r"\A(?=[\s\S]*(?:(?<!distributed)(?<!distributed_)data_?parallel|replica \d|transformers[/\\]trainer\.py))"
-        r"[\s\S]*(?:devices, \w+:\d+ and \w+:\d|device \d+ does not equal \d|on different gpus)",
+        r"[\s\S]*(?:devices, \w+:\d+ and \w+:\d|device \d+ does not equal \d|on different gpus)|"
+        r"located on different gpus",
         "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
         "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
     ),
     of("tensor.device_mismatch")(
-        r"devices, \w+:\d+ and \w+:\d",
+        r"devices, \w+:\d+ and \w+:\d|on \w+:\d+, different from other tensors on \w+:\d",
         'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
         "process, and torch.cuda.set_device(local_rank) before the model is made",
     ),
@@ -528,7 +623,7 @@ ADVICE: tuple[Advice, ...] = (
         "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
     ),
     of("process.killed")(
-        r"potential root causes",
+        r"potential root causes|actordiederror|rayactorerror",
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",

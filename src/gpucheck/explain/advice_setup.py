@@ -41,7 +41,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cudnn.", "cublas.", "cuda.no_kernel")(
         lambda facts: (
-            re.match(r"1\.[0-6]\b", facts.torch) is not None
+            # Only torch before 1.5 writes so.
+            re.match(r"1\.[0-6]\b", facts.torch or "1.4" * facts.holds("cublas runtime error")) is not None
             and any(fixes.number(value) in (80, 86, 89, 90) for value in facts.capabilities)
         ),
         "a torch of CUDA 11.1 or newer, at the oldest pip install torch==1.8.1+cu111 torchvision==0.9.1+cu111 -f "
@@ -321,7 +322,8 @@ ADVICE: tuple[Advice, ...] = (
         '"<3.6" for 2.9; or no torch.compile',
     ),
     of("compile.", "import.torch_too_old")(
-        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute",
+        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"
+        r"compiledkernel has no attribute|cannot convert jitfunction",
         'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
         "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
         title="Triton's version does not fit this torch",
@@ -633,6 +635,12 @@ ADVICE: tuple[Advice, ...] = (
             f"again ({'cmake -DCOMPUTE_BACKEND=cuda -S . && make && ' * (facts.checkout == 'bitsandbytes')}pip install "
             "--no-build-isolation -e .)"
         ),
+    ),
+    of("compile.backend")(
+        r"unexpected type fp8",
+        "torch.compile off for a model with float8 weights (ComfyUI: no torch compile node), or weights in bfloat16, "
+        "float16 or GGUF: Triton computes no sums in float8",
+        title="torch.compile met arithmetic on float8, which Triton does not have",
     ),
     of("compile.backend")(
         lambda facts: "triton" in facts.names and "inductor" not in facts.names,

@@ -23,6 +23,7 @@ from gpucheck.explain import (
     texts_memory,
     texts_packages,
     texts_start,
+    texts_training,
 )
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.steps import filled, of_server, room, stated, step, untried
@@ -98,6 +99,7 @@ TEXTS: tuple[Condition, ...] = named(
         *texts_memory.TEXTS,
         *texts_cuda.TEXTS,
         *texts_libraries.TEXTS,
+        *texts_training.TEXTS,
         *texts_packages.TEXTS,
         *texts_install.TEXTS,
     )

@@ -195,7 +195,7 @@ _NAMED = {
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
     "portable": r"python_embeded",
     # Programs with a user interface, whose users do not change the code.
-    "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga",
+    "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga|kohya_ss[/\\]|onetrainer",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh|\bload forge\b",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",

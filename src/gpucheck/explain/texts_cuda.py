@@ -20,14 +20,12 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.illegal_access",
         "a kernel accessed memory outside its own",
-        r"\bCUDA (illegal memory access|illegal address)\b",
-        r"Failed to encode tensor map: 700|an illegal memory access was encountered",
+        r"Failed to encode tensor map: 700|an illegal memory access was encountered|(CUDA_ERROR_|CUDA error: |"
+        r"CUDA_SUCCESS, )ILLEGAL_ADDRESS|Address 0x[0-9a-f]+ is out of bounds|Warp Illegal Address",
+        r"\bCUDA (illegal memory access|illegal address)\b|\bInvalid __(global|shared|local)__ (read|write|atomic) of "
+        r"size",
         CUDA_SAYS + r"illegal memory access",
-        r"(CUDA_ERROR_|CUDA error: |CUDA_SUCCESS, )ILLEGAL_ADDRESS",
-        r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
-        r"Address 0x[0-9a-f]+ is out of bounds",
         CUDA_SAYS + r"illegal address",
-        r"Warp Illegal Address",
         meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug.",
         fix=_SANITIZER,
         follows=("cuda.misaligned", "assert."),
@@ -67,7 +65,8 @@ TEXTS: tuple[Condition, ...] = (
         r"hipErrorAssert",
         by_code(710, 59),
         meaning="An index or a label is out of range; the lines 'Assertion … failed' above name it.",
-        fix="run the step on the CPU, or " + _BLOCKING,
+        fix="compare labels.max() with the number of classes, and input_ids.max() with the rows of the embedding: both "
+        "have to be smaller, and none negative (but ignore_index); else the step on the CPU, or " + _BLOCKING,
         symptom=True,
         follows=("assert.",),
     ),
@@ -75,8 +74,7 @@ TEXTS: tuple[Condition, ...] = (
         "assert.index",
         "an index is out of range",
         r"Assertion [`']?srcIndex < srcSelectDimSize|index out of bounds[`'\"]* failed",
-        r"-sizes\[i\] <= index && index < sizes\[i\]|idx_dim >= 0 && idx_dim < index_size",
-        r"vectorized_gather_kernel",
+        r"-sizes\[i\] <= index && index < sizes\[i\]|idx_dim >= 0 && idx_dim < index_size|vectorized_gather_kernel",
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
@@ -198,23 +196,18 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.ordinal",
         "no GPU has this number",
-        r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
-        r"(cuda|hip)ErrorInvalidDevice\b",
-        r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
-        r"Invalid CUDA 'device=.{0,300}is_available\(\): True",
-        r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
-        r"The requested CUDA device could not be loaded",
-        r"requested to find \S{1,9} devices but this machine only has",
-        r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "
-        r")?available GPUs",
-        r"only \d+ devices? available, \d+ requested",
-        r"(local_rank|device_?id|device ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of "
-        r"bounds|available GPUs|not visible)",
-        r"Only \d+ device\(s\) available|AssertionError: Invalid device id",
-        r"(logical device \d+ )?is not visible \(?(in )?(CUDA|HIP)_VISIBLE_DEVICES",
-        r"\bDevice index (value )?\S* ?is out of( index)? range|Device index out of range",
-        r"do you have enough GPUs\?|Less than two GPU ids were configured|Insufficient device count",
-        r"local_world_size \(\d+\) must be less than or equal to the number of visible devices",
+        r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE(?!_|\w)|You requested GPUs?: .{0,40}But your machine only "
+        r"has: ?\[\d|Invalid CUDA 'device=.{0,300}is_available\(\): True|requested GPUs?.{0,60}but only "
+        r".{0,20}(available|visible)|The requested CUDA device could not be loaded|requested to find \S{1,9} devices "
+        r"but this machine only has|(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than "
+        r"(the number of )?available GPUs|only \d+ devices? available, \d+ requested|(local_rank|device_?id|device "
+        r"ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of bounds|available GPUs|not visible)|"
+        r"Only \d+ device\(s\) available|AssertionError: Invalid device id|(logical device \d+ )?is not visible "
+        r"\(?(in )?(CUDA|HIP)_VISIBLE_DEVICES|do you have enough GPUs\?|Less than two GPU ids were configured|"
+        r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
+        r"devices",
+        r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?\S* ?is out of( index)? range|Device index out of "
+        r"range",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
         fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
@@ -242,11 +235,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.fork",
         "CUDA cannot start in a forked process",
-        r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",
-        r"Lightning can'?t create new processes if CUDA is already initialized",
-        r"avoid running any instruction using .{0,4}torch\.cuda|causing CUDA to be initialized",
-        r"CUDA has been initialized before the '?notebook_launcher",
-        r"`?Accelerator`? should only be initialized inside your training function",
+        r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess|Lightning can'?t create new processes if CUDA is "
+        r"already initialized|avoid running any instruction using .{0,4}torch\.cuda|causing CUDA to be initialized|"
+        r"CUDA has been initialized before the '?notebook_launcher|`?Accelerator`? should only be initialized inside "
+        r"your training function",
         meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         fix='torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
         'multiprocessing_context="spawn"), or touch CUDA only in the children (celery --pool solo, gunicorn without '
@@ -259,8 +251,7 @@ TEXTS: tuple[Condition, ...] = (
         r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh|Custom allreduce is disabled because",
         r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
         r"\bp2p (is |was )?(disabled|off)\b.{0,40}\b(works?|well|fine|ok)\b",
-        r"hip\w*Peer\w* failed|peer access is not supported between these two devices",
-        r"peer mapping resources exhausted",
+        r"hip\w*Peer\w* failed|peer access is not supported between these two devices|peer mapping resources exhausted",
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         fix="NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too); `gpucheck bench transfer --device "
         "all` shows which pairs can. Where it cures a freeze: IOMMU and ACS off in the firmware (gpucheck doctor)",
@@ -286,8 +277,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.contained",
         "the GPU's hardware reported an error",
         *messages.BY_ID["cuda.contained"].patterns,
-        r"Invalid access of peer GPU memory over nvlink",
-        r"async error has occur?red in external entity outside of CUDA",
+        r"Invalid access of peer GPU memory over nvlink|async error has occur?red in external entity outside of CUDA",
         meaning="Data of this process were lost, but other processes were not affected. The process must end.",
         fix="start the program again; sudo dmesg | grep -i xid names the GPU and the cause, gpucheck devices shows "
         "its counters. If it returns, drain the node and sudo nvidia-smi --gpu-reset -i INDEX",
@@ -295,10 +285,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.handle",
         "a stream, event or handle belongs to another device or context",
-        r"hip\w+\(.{0,160}\[?HIP error\]?\W{0,3}invalid resource handle",
-        r"cudaError(InvalidResourceHandle|DeviceUninitialized|ContextIsDestroyed)",
+        r"hip\w+\(.{0,160}\[?HIP error\]?\W{0,3}invalid resource handle|cudaError(InvalidResourceHandle|"
+        r"DeviceUninitialized|ContextIsDestroyed)|CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
         CUDA_SAYS + r"(context is destroyed|invalid device context)",
-        r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
         meaning="Usually a stream or event was created on another GPU, or the process was forked.",
         fix="create streams under torch.cuda.device(N) of the tensors that they use",
         common=(r"invalid resource handle",),
@@ -306,12 +295,11 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "cuda.argument",
         "CUDA was called with an invalid value",
-        r"\bCUDA (error[;,-] ?)?invalid argument",
-        CUDA_SAYS + r"(invalid argument|part or all of the requested memory range is already mapped)",
-        r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
-        CUDA_SAYS + r"(invalid (pitch argument|device (symbol|pointer)|texture|copy direction)|__global__ function)",
-        r"\bCUDA ?(driver |runtime )?error( detected)?:? ?\(?(1|11)\b(?!\.\d)",
         r"\[1\] Call to cu|HIP error: invalid argument",
+        r"\bCUDA (error[;,-] ?)?invalid argument|cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|"
+        r"Texture\w*|MemcpyDirection)\b|\bCUDA ?(driver |runtime )?error( detected)?:? ?\(?(1|11)\b(?!\.\d)",
+        CUDA_SAYS + r"(invalid argument|part or all of the requested memory range is already mapped)",
+        CUDA_SAYS + r"(invalid (pitch argument|device (symbol|pointer)|texture|copy direction)|__global__ function)",
         meaning="The message does not name the value.",
         fix=_BLOCKING,
     ),
@@ -344,17 +332,14 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.capture",
         "an operation is not allowed while a CUDA graph is recorded",
-        r"operation not permitted when stream is capturing",
-        r"operation would make the legacy stream depend on a capturing|(cuda|hip)ErrorStreamCapture",
-        r"operation failed due to a previous error during capture",
-        r"Cannot call \S+ during CUDA graph capture|Cannot prepare for replay during capturing",
-        r"Offset increment outside graph capture|capturing stream has unjoined work",
-        r"CUDA_ERROR_STREAM_CAPTURE_\w+|dependency created on uncaptured work in another stream",
-        r"attempt to terminate a thread-local capture sequence",
-        r"CUDA graphs must be captured on a non-default stream|Capture must end on the same stream it began on",
-        r"graph capture of step\(\)|param_groups'? capturable is False|cannot be graph captured",
-        r"CUDA graph captur\w+ detected at an inappropriate time",
-        r"CUDAGraph::\w+\S* without a preceding successful capture|The CUDA Graph is empty",
+        r"operation not permitted when stream is capturing|operation would make the legacy stream depend on a "
+        r"capturing|(cuda|hip)ErrorStreamCapture|operation failed due to a previous error during capture|Cannot call "
+        r"\S+ during CUDA graph capture|Cannot prepare for replay during capturing|Offset increment outside graph "
+        r"capture|capturing stream has unjoined work|CUDA_ERROR_STREAM_CAPTURE_\w+|dependency created on uncaptured "
+        r"work in another stream|attempt to terminate a thread-local capture sequence|CUDA graphs must be captured on "
+        r"a non-default stream|Capture must end on the same stream it began on|graph capture of step\(\)|"
+        r"param_groups'? capturable is False|cannot be graph captured|CUDA graph captur\w+ detected at an "
+        r"inappropriate time|CUDAGraph::\w+\S* without a preceding successful capture|The CUDA Graph is empty",
         meaning="During the capture: a synchronisation, .item(), .cpu(), a new allocation, or cuBLAS's first call.",
         fix="warm up on a side stream before the capture, and keep .item(), .cpu(), synchronize() and prints out of "
         "it; without CUDA graphs (torch.compile: a mode other than reduce-overhead) it runs more slowly",
@@ -476,11 +461,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.ipc",
         "a CUDA tensor cannot be shared between these processes",
-        r"Producer process has been terminated before all shared CUDA tensors released",
-        r"send CUDA tensor received from another process",
-        r"expandable_segments:True cannot be shared between processes|does not support the pidfd_\w+ syscall",
-        r"CUDA IPC .{0,60}only supports tensors on the same (GPU|node)",
-        r"IPC handle not found for GPU UUID|Error reconstructing CUDA IPC tensor",
+        r"Producer process has been terminated before all shared CUDA tensors released|send CUDA tensor received from "
+        r"another process|expandable_segments:True cannot be shared between processes|does not support the pidfd_\w+ "
+        r"syscall|CUDA IPC .{0,60}only supports tensors on the same (GPU|node)|IPC handle not found for GPU UUID|"
+        r"Error reconstructing CUDA IPC tensor",
         meaning="The process that made the tensor has to live as long as the other uses it, and both see the same GPU.",
         fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
         "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
@@ -489,17 +473,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.feature",
         "this GPU's generation does not have what an operation needs",
-        r"(supported|available) (only )?(on|for) GPUs with compute capability",
-        r"requires? (a )?(GPU with )?(CUDA )?(compute )?capability (of )?(>=|at least|\d)",
-        r"Unsupported compute capability\b",
-        r"Rowwise scaling is not currently supported on your device",
-        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)",
-        r"num_ctas > 1 requires|requires? an SM\d+[- ]?class GPU",
-        r"\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
-        r"not supported on .target|Feature '[\w.:]+' requires .target sm_\d+\w?( or higher)?",
-        r"Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)",
-        r"Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)",
-        r"GPU does not have enough shared-memory|Cooperative launch requested but not supported",
+        r"(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
+        r")?(compute )?capability (of )?(>=|at least|\d)|Rowwise scaling is not currently supported on your device|"
+        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 "
+        r"requires|requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target "
+        r"sm_\d+\w?( or higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not "
+        r"supported)|Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|"
+        r"Cooperative launch requested but not supported",
+        r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
         meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",

@@ -399,18 +399,18 @@ TEXTS: tuple[Condition, ...] = (
         r"\bInductorError\b",
         r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
         r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-        r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit",
+        r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit|PY_SSIZE_T_CLEAN macro must be",
         r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
         r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
         r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
         r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
         r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
         meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
-        fix="gpucheck explain with that line; TORCHDYNAMO_DISABLE=1 runs the program without torch.compile. "
-        "TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
+        fix="TORCHDYNAMO_DISABLE=1 before the command, or the program's option without torch.compile: it runs, more "
+        "slowly; then a newer torch, or the last one that worked. gpucheck explain with that line may say more",
         symptom=True,
         weak=(
-            r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]",
+            r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]|torchinductor_\w+[/\\]",
             r"\b(torch\.compile|inductor|torch\w*dynamo|triton\.\w+)\b.{0,60}(not working|does not work|error|fail)",
         ),
         follows=("compile.", "cuda.", "oom.", "build.header"),

@@ -80,8 +80,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cudnn.not_initialized",
         "cuDNN could not start",
-        r"CUDNN_STATUS_NOT_INITIALIZED|Could not create cudnn handle|cuDNN failed to initialize",
-        r"DNN library initialization failed|CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
+        r"CUDNN_STATUS_NOT_INITIALIZED|Could not create cudnn handle|cuDNN failed to initialize|DNN library "
+        r"(initialization failed|is not found)|CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
         r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         meaning="Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
         fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
@@ -90,11 +90,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cudnn.version",
         "cuDNN, or a part of it, is not of the version that is needed",
-        r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
-        r"cuDNN version incompatibility|(Could not load|undefined) symbol:? cudnn\w+",
-        r"Loaded runtime CuDNN library: [\d.]+ but source was compiled with",
-        r"libcudnn\w*\.so[.\d]*: undefined symbol|Found cuDNN version \d+, but \w+ was built against",
-        r"Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)",
+        r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|cuDNN version "
+        r"incompatibility|(Could not load|undefined) symbol:? cudnn\w+|Loaded runtime CuDNN library: [\d.]+ but "
+        r"source was compiled with|libcudnn\w*\.so[.\d]*: undefined symbol|Found cuDNN version \d+, but \w+ was built "
+        r"against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)|"
         r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         meaning="cuDNN comes in parts that have to be of one version.",
         fix="pip install nvidia-cudnn-cu12 (cu13) in the version that `pip show torch` requires; then see which is "
@@ -123,10 +122,9 @@ TEXTS: tuple[Condition, ...] = (
         "cudnn.engine",
         "cuDNN found no way to compute a convolution",
         *messages.NO_ENGINE,
-        r"Unable to find a valid cuDNN algorithm|No execution plans (support the graph|built)",
-        r"no valid (execution plan|engine)|Failed to (get|determine best cudnn) convolution algorithm",
-        r"cudnn_frontend\] Error|cuDNN Frontend error|CUDNN_BACKEND_\w+: .{0,40}Failed",
-        r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
+        r"Unable to find a valid cuDNN algorithm|No execution plans (support the graph|built)|no valid (execution "
+        r"plan|engine)|Failed to (get|determine best cudnn) convolution algorithm|cudnn_frontend\] Error|cuDNN "
+        r"Frontend error|CUDNN_BACKEND_\w+: .{0,40}Failed|CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)|"
         r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         meaning="Usually there is no memory for its workspace.",
         fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there; for attention "
@@ -137,8 +135,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "cusolver.failed",
         "a cuSOLVER call failed",
-        r"CUSOLVER_STATUS_\w+|cuSolver internal error|operation cusolver\w+\(.{0,60}\) failed",
-        r"CUSOLVER API failed",
+        r"CUSOLVER_STATUS_\w+|cuSolver internal error|operation cusolver\w+\(.{0,60}\) failed|CUSOLVER API failed",
         meaning="Memory is full, or a matrix holds NaN or infinities.",
         fix="torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') uses MAGMA instead",
         follows=_BEFORE_LIBRARIES,
@@ -146,8 +143,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "cufft.failed",
         "a cuFFT call failed",
-        r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+",
-        r"cuFFT ?error: \w+",
+        r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+|cuFFT ?error: \w+",
         meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         fix="nvidia-smi shows whether the GPU is full: then a smaller batch and "
         "torch.backends.cuda.cufft_plan_cache.clear(); else a newer torch or program, whose CUDA knows this GPU",
@@ -156,8 +152,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "curand.failed",
         "a cuRAND call failed",
-        r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)",
-        r"curand(Create|Generate|Set)\w+.{0,20} failed",
+        r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)|curand(Create|Generate|Set)\w+.{0,20} failed",
         meaning="Memory is full, an earlier kernel failed, or the library is older than the GPU.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
@@ -190,10 +185,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nccl.shared_memory",
         "NCCL could not use shared memory (/dev/shm)",
-        r"Call to posix_fallocate failed.{0,40}No space left on device",
-        r"unable to allocate shared memory.{0,40}nccl|/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)",
-        r"failed to extend /dev/shm/nccl-|failed to (open|create|map) shared memory segment .{0,60}nccl-",
-        r"NCCL WARN Call to shm_open failed",
+        r"Call to posix_fallocate failed.{0,40}No space left on device|unable to allocate shared memory.{0,40}nccl|"
+        r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)|failed to extend /dev/shm/nccl-|failed to (open|create|"
+        r"map) shared memory segment .{0,60}nccl-|NCCL WARN Call to shm_open failed",
         meaning="Ranks on one machine speak through /dev/shm. A container has 64 MiB of it unless it asked for more.",
         fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         common=(r"Error while (creating|attaching to) shared memory segment",),
@@ -201,9 +195,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nccl.unhandled_cuda",
         "a CUDA call inside NCCL failed",
-        r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed",
+        r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed|ncclUnhandledCudaError",
         _NCCL + "unhandled cuda error",
-        r"ncclUnhandledCudaError",
         meaning="NCCL passes on CUDA's error: `Last error:` or NCCL_DEBUG=INFO names it (memory, a GPU twice, P2P).",
         fix=_DEBUG,
         symptom=True,
@@ -224,13 +217,12 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nccl.interface",
         "NCCL or gloo finds no network interface",
-        r"no (socket|NCCL_SOCKET_IFNAME) interface found|NCCL WARN Error: network .{0,40}not found",
-        r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
-        r"NCCL WARN .{0,80}failed ?: ?Network is unreachable|Using the loopback address as fallback",
+        r"no (socket|NCCL_SOCKET_IFNAME) interface found|NCCL WARN Error: network .{0,40}not found|NET/Socket ?: (no|"
+        r"0) (interface|socket).{0,20}found|NCCL WARN .{0,80}failed ?: ?Network is unreachable|"
+        r"Using the loopback address as fallback|ifa != nullptr\. Unable to find (address|interface) for|"
+        r"connecting to address .{0,60}with family \d+ is neither AF_INET|makeDeviceFor(Interface|"
+        r"Hostname)\(\): unsupported gloo device|gloo.{0,60}unsupported gloo device",
         r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
-        r"ifa != nullptr\. Unable to find (address|interface) for",
-        r"connecting to address .{0,60}with family \d+ is neither AF_INET",
-        r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device|gloo.{0,60}unsupported gloo device",
         meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
         "machine has only the loopback interface, or its host name has no address.",
         fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
@@ -240,8 +232,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nccl.unhandled_system",
         "a system call inside NCCL failed",
-        r"ncclSystemError",
-        r"NCCL WARN .{0,80}(Connection timed out|connect timeout|No route to host|connection abort)",
+        r"ncclSystemError|socketStartConnect: Connect to \S+ failed|NCCL WARN .{0,80}(Connection timed out|"
+        r"connect timeout|No route to host|connection abort)",
         _NCCL + "unhandled system error",
         meaning="Sockets, /dev/shm or InfiniBand failed: usually a wrong interface, a firewall, or an ended rank.",
         fix=_DEBUG
@@ -275,10 +267,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nccl.remote",
         "another rank is gone",
-        r"ncclRemoteError|NCCL group has been destroyed|remote process exited or there was a network error",
-        r"(socketProgress|Net) ?: Connection closed by remote peer",
-        r"NCCL WARN .{0,60}(Connection closed by remote peer|Connection reset by peer|Broken pipe)",
-        r"NCCL WARN .{0,40}Call to connect returned Connection refused",
+        r"ncclRemoteError|NCCL group has been destroyed|remote process exited or there was a network error|"
+        r"(socketProgress|Net) ?: Connection closed by remote peer|NCCL WARN .{0,60}(Connection closed by remote peer|"
+        r"Connection reset by peer|Broken pipe)|NCCL WARN .{0,40}Call to connect returned Connection refused|"
         r"NCCL communicator was aborted on rank(?!.{0,40}Original reason)",
         meaning="This rank is not at fault: find the first rank that failed.",
         fix="look in the other ranks' logs for the earliest error, and explain that one; where all of them only report "
@@ -289,13 +280,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nccl.timeout",
         "a collective was not finished in time",
-        r"\bNCCLHangError\b|\bcollective (is|was|operation is) (deadlocked|hanging|stuck)",
-        r"Some NCCL operations have failed or timed out|watchdog got stuck for \d+ seconds",
-        r"watchdog thread terminated with exception|Observed flight recorder dump signal|Timeout at NCCL work",
-        r"failed to pass monitoredBarrier|monitoredBarrier, but received errors",
-        r"caught collective operation timeout|To avoid data inconsistency, we are taking the entire process down",
-        r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
-        r"Heartbeat monitor timed out! ?Process will be terminated",
+        r"Some NCCL operations have failed or timed out|watchdog got stuck for \d+ seconds|watchdog thread terminated "
+        r"with exception|Observed flight recorder dump signal|Timeout at NCCL work|failed to pass monitoredBarrier|"
+        r"monitoredBarrier, but received errors|caught collective operation timeout|To avoid data inconsistency, we "
+        r"are taking the entire process down|Heartbeat monitor timed out! ?Process will be terminated",
+        r"\bNCCLHangError\b|\bcollective (is|was|operation is) (deadlocked|hanging|stuck)|\bnccl (watchdog )?(timeout|"
+        r"timed out|hang|hangs)\b",
         meaning="One rank did not join the collective: it crashed, hangs, or does something else (an uneven number of "
         "batches, a different branch, a slow checkpoint). The link is rarely the cause.",
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
@@ -306,6 +296,10 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
         common=(
+            r"\b(hangs?|stuck|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|"
+            r"Distributed environment)",
+            r"\b(hangs?|stuck|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX )?\w{0,8} ?(GPUs?|"
+            r"cards)\b",
             r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(NCCL|all_?reduce|all_?gather|"
             r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
             r"Timed out waiting \d+ms for (recv|send|wait)",
@@ -316,9 +310,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nccl.infiniband",
         "a transfer of NCCL over InfiniBand or RoCE failed",
-        r"NET/IB\w? ?: ?Got (async event|completion .{0,80}(error|status)[= ]{0,2}(\d|IBV_WC))",
-        r"ibv_\w+ failed|misc/ibvwrap\.cc.{0,60}(WARN|fail)|NET/IB ?: (Unable to|No valid|.{0,40}failed)",
-        r"NET/IB.{0,40}Got async event",
+        r"NET/IB\w? ?: ?Got (async event|completion .{0,80}(error|status)[= ]{0,2}(\d|IBV_WC))|ibv_\w+ failed|"
+        r"misc/ibvwrap\.cc.{0,60}(WARN|fail)|NET/IB ?: (Unable to|No valid|.{0,40}failed)|NET/IB.{0,40}Got async event",
         meaning="The number or word in the message decides: it is ibv_wc_status of libibverbs.",
         fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat shows the ports, show_gids the index for "
         "NCCL_IB_GID_INDEX on RoCE; ib_write_bw between the two machines tests the link without NCCL",
@@ -342,8 +335,7 @@ TEXTS: tuple[Condition, ...] = (
         r"The server socket has failed to (listen|bind)",
         r"(c10d|TCPStore|torchrun|rendezvous|MASTER_PORT|distributed).{0,300}(EADDRINUSE|Address already in use)",
         r"(EADDRINUSE|Address already in use).{0,300}(c10d|TCPStore|torchrun|MASTER_PORT|init_process_group)",
-        r"errno: 98 - Address already in use|RuntimeError: Address already in use",
-        r"DistNetworkError.{0,120}EADDRINUSE",
+        r"errno: 98 - Address already in use|RuntimeError: Address already in use|DistNetworkError.{0,120}EADDRINUSE",
         r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
         fix="torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
@@ -351,14 +343,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "dist.rendezvous",
         "not every rank came to the rendezvous",
-        r"DistStoreError|Timed out after \d+ seconds waiting for clients|RendezvousTimeoutError",
-        r"The client socket has (timed out|failed to connect to any)",
+        r"DistStoreError|Timed out after \d+ seconds waiting for clients|RendezvousTimeoutError|The client socket has "
+        r"(timed out|failed to connect to any)|Timed out initializing process group in store based barrier|"
+        r"RendezvousConnectionError|RendezvousClosedError|RendezvousStateError|The connection to the C10d store has "
+        r"failed|wait timeout after \d+ms, keys:|store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)|"
+        r"RuntimeError: Socket Timeout|Unable to meet other processes at the rendezvous|retrieved \(gai error: -\d",
         r"The client socket has failed to connect to .{0,80}errno: 1\d\d\b",
-        r"Timed out initializing process group in store based barrier",
-        r"RendezvousConnectionError|RendezvousClosedError|RendezvousStateError",
-        r"The connection to the C10d store has failed|wait timeout after \d+ms, keys:",
-        r"store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)",
-        r"RuntimeError: Socket Timeout|Unable to meet other processes at the rendezvous store",
         meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is wrong, or a rank died before.",
         fix="look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
         symptom=True,
@@ -376,42 +366,36 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "dist.environment",
-        "torch.distributed does not know its ranks",
-        r"No backend type associated with device type",
-        r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
-        r"Default process group (has not been|is not) initialized",
-        r"KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
+        "torch.distributed is not set up: its ranks or groups are not known",
+        r"No backend type associated with device type|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|"
+        r"LOCAL_RANK) expected, but not set|(tensor|pipeline|data|context|expert|model)\W?( model)? parallel (group "
+        r")?is not initialized|Default process group (has not been|is not) initialized|KeyError: '?((LOCAL_)?RANK|"
+        r"WORLD_SIZE|MASTER_ADDR)'?|`?(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)`? (env(ironment)?( variable)? )?(was "
+        r"not set|is not set|is missing)|initialize the accelerate state by calling|(PartialState|Accelerator)`? must "
+        r"be initialized before|launch new distributed processes with `?local_rank > 0|Cannot determine (world size|"
+        r"global rank|local rank)\. Environment variable|(mismatch in local rank setting|LOCAL_RANK \(\d+\) !=)|(rank|"
+        r"world size) parameter missing|Unable to detect suitable master address|torch\.distributed (is|was) not (yet "
+        r")?initialized",
         r"requires? the LOCAL_RANK environment variable|\bLOCAL_RANK is not in the environment",
-        r"`?(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)`? (env(ironment)?( variable)? )?(was not set|is not set|is "
-        r"missing)",
-        r"initialize the accelerate state by calling|(PartialState|Accelerator)`? must be initialized before",
-        r"launch new distributed processes with `?local_rank > 0",
-        r"Cannot determine (world size|global rank|local rank)\. Environment variable",
-        r"(mismatch in local rank setting|LOCAL_RANK \(\d+\) !=)",
-        r"(rank|world size) parameter missing|Unable to detect suitable master address",
-        r"torch\.distributed (is|was) not (yet )?initialized",
         meaning="It was started with python and not by torchrun, or uses a collective before init_process_group.",
-        fix="torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first collective",
+        fix="torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first "
+        "collective (Megatron: then initialize_model_parallel(), before the model is made)",
     ),
     strong(
         "dist.set_device",
         "a rank's GPU is not set, or is not the one that its tensors are on",
-        r"inconsistent compute device and `?'?device_id",
-        r"FSDP got the argument `?device_id`? .{0,60}which does not have an explicit index",
-        r"FSDP-managed module .{0,60}has parameters on|FSDP parameters should be materialized on CPU",
-        r"FSDP (only supports single device modules|does not support modules with different device types)",
-        r"support a module with both CPU and GPU params, please pass in device_id",
-        r"is given device_id argument .{1,12}but is on",
-        r"module has CPU parameters or buffers when `?sync_module_states",
-        r"did not set/select the default device for the current process",
-        r"collective on tensor not on device passed to init_process_group",
-        r"Failed to infer a GPU device id to perform barrier|Guessing device ID based on global rank",
-        r"GPU \d+ (to perform barrier as|as) ?devices? used by this process (is|are) currently unknown",
-        r"NCCL Communicator since the GPU devices are not known|nccl communicator is created to work on",
-        r"selected device indices .{0,80}don'?t match the local rank",
-        r"DistributedDataParallel'?s? (device_ids and output_device arguments only work|input module must be on "
-        r"the same)",
-        r"DeviceMesh only support homogeneous hardware|participants have overlapping devices",
+        r"inconsistent compute device and `?'?device_id|FSDP got the argument `?device_id`? .{0,60}which does not "
+        r"have an explicit index|FSDP-managed module .{0,60}has parameters on|FSDP parameters should be materialized "
+        r"on CPU|FSDP (only supports single device modules|does not support modules with different device types)|"
+        r"support a module with both CPU and GPU params, please pass in device_id|is given device_id argument "
+        r".{1,12}but is on|module has CPU parameters or buffers when `?sync_module_states|did not set/select the "
+        r"default device for the current process|collective on tensor not on device passed to init_process_group|"
+        r"Failed to infer a GPU device id to perform barrier|Guessing device ID based on global rank|GPU \d+ (to "
+        r"perform barrier as|as) ?devices? used by this process (is|are) currently unknown|NCCL Communicator since "
+        r"the GPU devices are not known|nccl communicator is created to work on|selected device indices .{0,80}don'?t "
+        r"match the local rank|DistributedDataParallel'?s? (device_ids and output_device arguments only work|input "
+        r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping "
+        r"devices",
         meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
@@ -419,36 +403,35 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "dist.world_size",
-        "the number of processes does not fit the configuration",
-        r"train_batch_size is not equal to micro_batch_per_gpu",
-        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) "
-        r"(divisible|divide|evenly|equal|match|valid)",
-        r"(divisible|divide|divided|equal|match)\w*( evenly)?( by| to)?( the)?( \w+){0,2} world[_ ]?size",
-        r"(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline)[- ]?parallel[\w ]{0,12}size",
-        r"Mesh should not be bigger than (the )?default world size",
-        r"(DP world size|world size) of \d+ but the current world size is",
-        r"number of tasks per node configured in SLURM .{0,60}does not match",
-        r"Bootstrap Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)",
-        r"group'?s (world )?size should be less or equal to the world",
-        r"tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of attention heads)",
-        r"not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by BLOCK_SIZE_K",
-        r"not aligned with the quantized weight shape",
+        "the number of processes, or of parallel parts, does not fit the model or the configuration",
+        r"train_batch_size is not equal to micro_batch_per_gpu|(divisible|divide|divided|equal|match)\w*( evenly)?( "
+        r"by| to)?( the)?( \w+){0,2} world[_ ]?size|(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline|"
+        r"data|context|expert|sequence)[-_ ]?(model[-_ ]?)?parallel[\w ]{0,12}size|batch size .{0,40}divisible by "
+        r"micro[-_ ]?batch|Mesh should not be bigger than (the )?default world size|(DP world size|world size) of \d+ "
+        r"but the current world size is|number of tasks per node configured in SLURM .{0,60}does not match|Bootstrap "
+        r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
+        r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
+        r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
+        r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
+        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divisible|divide|evenly|equal|match|"
+        r"valid)",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
-        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
-        "DeepSpeed train_batch_size = micro batch × accumulation steps × processes",
+        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: the "
+        "pipeline size has to divide the layers, the tensor size the heads; global batch = micro batch × accumulation "
+        "× processes",
     ),
     proof(
         "dist.mismatch",
         "the ranks do not call the same collectives",
         r"Detected mismatch between collectives on ranks|CollectiveFingerPrint|Mismatched collective detected",
+        r"Message truncated ?: received \d+ bytes instead of|op\.preamble\.(length|nbytes)",
         meaning="One rank takes another branch, or tensors of another shape.",
         fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
     ),
     proof(
         "dist.model",
         "the ranks built different models",
-        r"DDP expects same model across all ranks",
-        r"Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match",
+        r"DDP expects same model across all ranks|Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match",
         meaning="DistributedDataParallel compares the parameters' number and shapes before the first step: a rank "
         "has another configuration, layers that depend on its data, or another checkpoint.",
         fix="print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the "
@@ -473,13 +456,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "ray.resources",
         "Ray has no node with the GPUs that were asked for",
-        r"No available node types can fulfill resource request|placement group creation timed out",
-        r"resource request cannot be scheduled right now: ?\{.{0,60}GPU",
-        r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
-        r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
-        r"Total available GPUs .{0,40}is less than total desired GPUs",
-        r"required GPUs exceeds the total number of available GPUs",
-        r"Ray does not allocate any GPUs on the driver node",
+        r"No available node types can fulfill resource request|placement group creation timed out|resource request "
+        r"cannot be scheduled right now: ?\{.{0,60}GPU|(create|reserve|schedule)\w* .{0,60}placement "
+        r"group.{0,200}(GPU|timed out|timeout|not ready)|placement group .{0,120}(cannot|can't|could not|couldn't|is "
+        r"not) be? ?(created|scheduled|ready)|Total available GPUs .{0,40}is less than total desired GPUs|required "
+        r"GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
         meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and waits: where a node left, ray stop on all and start head and workers "
         "again with one version of Ray and Python; ask for fewer GPUs (tensor_parallel_size, num_gpus), or add a node",
@@ -497,9 +478,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "dist.child",
         "a process that torchrun started has failed",
-        r"ChildFailedError|torch\.multiprocessing\.spawn\.ProcessExitedException",
-        r"ProcessRaisedException|failed \(exitcode: -?\d+\) local_rank|exits with return code = -?\d+",
-        r"SignalException: Process \d+ got signal",
+        r"ChildFailedError|torch\.multiprocessing\.spawn\.ProcessExitedException|ProcessRaisedException|failed "
+        r"\(exitcode: -?\d+\) local_rank|exits with return code = -?\d+|SignalException: Process \d+ got signal",
         meaning="torchrun only passes it on. The cause is the first error above, of the rank called root cause.",
         fix="explain that rank's traceback; @record of torch.distributed.elastic.multiprocessing.errors summarises it",
         symptom=True,
@@ -508,8 +488,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "dist.unused",
         "a parameter took no part in the loss",
-        r"parameters that were not used in producing",
-        r"Expected to have finished reduction in the prior iteration before starting a new one",
+        r"parameters that were not used in producing|Expected to have finished reduction in the prior iteration "
+        r"before|training graph has changed in this iteration",
         meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
         fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
         "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
@@ -517,16 +497,15 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "dist.tcp",
         "a rank lost its connection to another",
-        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore",
-        r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
-        r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)",
-        r"gloo/transport/tcp.{0,80}Timed out",
-        r"gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|Application timeout)",
-        r"Gloo connectFullMesh failed|(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl",
-        r"store->get\('?[\w:/]+'?\) got error: (Connection reset|Broken pipe|Connection was likely closed|Failed)",
-        r"setting up NCCL communicator and retrieving ncclUniqueId.{0,200}got error",
-        r"Failed to recv, got 0 bytes|Failed to check the \W?should dump\W? flag on TCPStore",
-        r"DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
+        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore|"
+        r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)|"
+        r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)|"
+        r"gloo/transport/tcp.{0,80}Timed out|gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|"
+        r"Application timeout)|Gloo connectFullMesh failed|(recvValue|sendBytes|recvVector|recvBytes) failed on "
+        r"SocketImpl|store->get\('?[\w:/]+'?\) got error: (Connection reset|Broken pipe|Connection was likely closed|"
+        r"Failed)|setting up NCCL communicator and retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 "
+        r"bytes|Failed to check the \W?should dump\W? flag on TCPStore|DistNetworkError.{0,120}(Connection reset by "
+        r"peer|Broken pipe|Connection was likely closed)",
         meaning="The process at the other end, usually rank 0 that holds the store, ended earlier.",
         fix="look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,
@@ -535,34 +514,27 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.device_mismatch",
         "two tensors are on different devices",
-        r"Expected all tensors to be on the same device|but found at least two devices",
-        r"tensors? (to be )?on the same device, but got|Unhandled FakeTensor Device Propagation",
-        r"is on .{1,12}, but expected .{0,30} to be on|found two different devices",
-        r"Tensor on device \w+ is not on the expected device",
-        r"Placeholder storage has not been allocated on MPS device",
-        r"Expected object of (device type|backend) \w+ but got (device type|backend) \w+",
-        r"Input and (hidden|parameter) tensors are not at the same device",
-        r"to have the same device as tensor for argument|assign a gradient with device type",
-        r"arguments are located on different GPUs|expected device \w+(:\d)? but got device",
-        r"legacy constructor expects device type|argument should be a 1D CPU int64 tensor",
-        r"\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device",
-        r"Attempted to set the storage of a tensor on device|Passed CPU tensor to MPS op",
-        r"(query|q|key|value).{0,40}(must|to) (all )?be on the same device",
-        r"module must have its parameters and buffers on device|cannot be accessed from Triton \(cpu tensor\?\)",
-        r"(tensors|model and input|parameters) .{0,30}on different devices",
-        r"(?<!but )(must|should|need|needs|expected)( all)?( \w+){0,3} (to )?(be|live) (all )?(on|of type) (a |the "
-        r")?(CUDA|GPU)( device)?s?(?!\w)(?! is)",
+        r"Expected all tensors to be on the same device|but found at least two devices|tensors? (to be )?on the same "
+        r"device, but got|Unhandled FakeTensor Device Propagation|is on .{1,12}, but expected .{0,30} to be on|found "
+        r"two different devices|Tensor on device \w+ is not on the expected device|Placeholder storage has not been "
+        r"allocated on MPS device|Expected object of (device type|backend) \w+ but got (device type|backend) \w+|"
+        r"Input and (hidden|parameter) tensors are not at the same device|to have the same device as tensor for "
+        r"argument|assign a gradient with device type|arguments are located on different GPUs|expected device "
+        r"\w+(:\d)? but got (device|\w+:\d)|legacy constructor expects device type|argument should be a 1D CPU int64 "
+        r"tensor|\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device|Attempted to set the "
+        r"storage of a tensor on device|Passed CPU tensor to MPS op|(query|q|key|value).{0,40}(must|to) (all )?be on "
+        r"the same device|module must have its parameters and buffers on device|cannot be accessed from Triton \(cpu "
+        r"tensor\?\)|(tensors|model and input|parameters) .{0,30}on different devices|(?<!but )(must|should|need|"
+        r"needs|expected)( all)?( \w+){0,3} (to )?(be|live) (all )?(on|of type) (a |the )?(CUDA|GPU)( "
+        r"device)?s?(?!\w)(?! is)|tensor was not on GPU|inputs? tensors? need to be on the same (GPU|device)|only "
+        r"supports? CUDA tensors|Tensors must be CUDA and dense|expected '?\w+'? to be CUDA,? but got CPU|expects "
+        r"(all inputs to be on GPUs|destination to be on the same GPU)|torch\.Tensor must be on the default device|"
+        r"requires CUDA tensors|`?input_ids`? being on a device type different than your model'?s device|model and "
+        r"the optimizer parameters are not on the same device|loss must be on the original device|tensors passed to "
+        r".{1,40}were not on the .{1,12}while the `?Accelerator|don'?t match the device of the|Expected out tensor to "
+        r"have device|Expected \w+\.device == \S+, got|indices should be either on .{1,12}or on the same device as "
+        r"the indexed tensor",
         r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
-        r"tensor was not on GPU|inputs? tensors? need to be on the same (GPU|device)",
-        r"only supports? CUDA tensors|Tensors must be CUDA and dense|expected '?\w+'? to be CUDA,? but got CPU",
-        r"expects (all inputs to be on GPUs|destination to be on the same GPU)",
-        r"torch\.Tensor must be on the default device|requires CUDA tensors",
-        r"`?input_ids`? being on a device type different than your model'?s device",
-        r"model and the optimizer parameters are not on the same device|loss must be on the original device",
-        r"tensors passed to .{1,40}were not on the .{1,12}while the `?Accelerator",
-        r"don'?t match the device of the|Expected out tensor to have device",
-        r"Expected \w+\.device == \S+, got",
-        r"indices should be either on .{1,12}or on the same device as the indexed tensor",
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device) (Lightning: self.device); self.register_buffer",
     ),
@@ -579,20 +551,17 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.dtype",
         "two tensors are of different data types",
-        r"Expected \S{1,40}(dtype|scalar_type)\(\) == (torch::\w+|\S+ to be true)",
-        r"expected scalar type \w+ but found \w+|(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype",
-        r"(must|to) have the same dtype, but got|Found dtype \w+ but expected \w+",
-        r"Expected out tensor to have dtype \S+ but got",
-        # The types differ, not only the shapes.
-        r"input types tensor<([\dx?]*x)?(\w?f\d+|[su]?i\d+)> and tensor<(?![\dx?]*\2>)[\w?]+> are not broadcast",
-        r"expected (data type|dtype) .{0,30}but got .{0,30}dtype|mixed dtype \(CPU\): expect",
+        r"Expected \S{1,40}(dtype|scalar_type)\(\) == (torch::\w+|\S+ to be true)|expected scalar type \w+ but found "
+        r"\w+|(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype|(must|to) have the same dtype, but got|Found "
+        r"dtype \w+ but expected \w+|Expected out tensor to have dtype \S+ but got|input types "
+        r"tensor<([\dx?]*x)?(\w?f\d+|[su]?i\d+)> and tensor<(?![\dx?]*\2>)[\w?]+> are not broadcast|expected (data "
+        r"type|dtype) (?!\S+ ?for ?(end|weight)).{0,30}but got .{0,30}dtype|mixed dtype \(CPU\): expect|Expected "
+        r"tensor for argument .{0,60}to have (one of the following )?scalar types?|value cannot be converted to type "
+        r"at::(Half|BFloat16)|(flatten tensors with|requires) uniform dtype but got|Data types for parameters must "
+        r"match when outside of autocast|output tensor must have the same type as input tensor|Model data type and "
+        r"gradient accumulation data|Index put requires the source and destination dtypes match|result type \w+ "
+        r"can'?t be cast to the desired output type",
         r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
-        r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
-        r"value cannot be converted to type at::(Half|BFloat16)",
-        r"(flatten tensors with|requires) uniform dtype but got",
-        r"output tensor must have the same type as input tensor|Model data type and gradient accumulation data",
-        r"Index put requires the source and destination dtypes match",
-        r"result type \w+ can'?t be cast to the desired output type",
         meaning="A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
         fix="model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
     ),
@@ -619,8 +588,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.numpy",
         "a tensor on a device was given to NumPy",
-        r"can'?t convert .{1,12} device type tensor to numpy",
-        r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
+        r"can'?t convert .{1,12} device type tensor to numpy|can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
         r"Can'?t call numpy\(\) on Tensor that requires grad",
         meaning="NumPy works in host memory and has no gradients.",
         fix="x.detach().cpu().numpy()",
@@ -657,8 +625,7 @@ TEXTS: tuple[Condition, ...] = (
         "tensor.load",
         "a checkpoint was saved on a device that is not here",
         r"Attempting to deserialize object on (a )?(CUDA|MPS|XPU) device",
-        r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
-        r"don'?t know how to restore data location of",
+        r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+|don'?t know how to restore data location of",
         meaning="torch.load puts tensors where they were saved.",
         fix='torch.load(path, map_location="cpu"), then model.to(device)',
         follows=("cuinit.", "torch.cpu_only", "nvml."),
@@ -673,15 +640,12 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.placed",
         "a model that is already on its devices was moved",
-        r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit",
-        r"loaded in `?bitsandbytes`? .{0,12}and (moving it|conversion) .{0,60}not supported",
-        r"parallel_apply\.py.{0,3000}bitsandbytes[/\\].{0,900}shapes cannot be multiplied",
-        r"You (can'?t|shouldn'?t) move a model (that has some modules offloaded|that is dispatched|when it is "
-        r"dispatched)",
-        r"It seems like you have activated (sequential )?(model |cpu )*offloading",
-        r"(Cannot|can'?t) (move|copy) .{0,40}(quantized|offloaded) (model|module)",
-        r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
-        r"cannot cast a bitsandbytes model in a new `?dtype",
+        r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit|loaded in `?bitsandbytes`? .{0,12}and "
+        r"(moving it|conversion) .{0,60}not supported|parallel_apply\.py.{0,3000}bitsandbytes[/\\].{0,900}shapes "
+        r"cannot be multiplied|You (can'?t|shouldn'?t) move a model (that has some modules offloaded|that is "
+        r"dispatched|when it is dispatched)|It seems like you have activated (sequential )?(model |cpu )*offloading|"
+        r"(Cannot|can'?t) (move|copy) .{0,40}(quantized|offloaded) (model|module)|loaded with `?accelerate`? and "
+        r"therefore cannot be moved to a specific device|cannot cast a bitsandbytes model in a new `?dtype",
         weak=(r"shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",),  # two 4-bit weights in each byte of one row
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
@@ -690,8 +654,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.pin",
         "a tensor outside host memory cannot be pinned",
-        r"only (dense )?CPU (tensors|memory) can be pinned",
-        r"Pin memory is only supported for CPU tensors",
+        r"only (dense )?CPU (tensors|memory) can be pinned|Pin memory is only supported for CPU tensors",
         meaning="The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
         fix="leave the dataset's tensors on the CPU, or pin_memory=False",
     ),
@@ -755,10 +718,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "amp.bfloat16",
         "this device or torch has no bfloat16",
-        r"Your setup doesn'?t support bf16/gpu|Current CUDA Device does not support bfloat16",
-        r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
-        r"(bf16|bfloat16) .{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)",
-        r"Your device does not support bf16",
+        r"Your setup doesn'?t support bf16/gpu|Current CUDA Device does not support bfloat16|(bf16|bfloat16) "
+        r".{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)|(bf16|bfloat16) "
+        r".{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)|Your device does not support bf16",
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
         fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, dtype='half'; LLaMA-Factory: "
         "vllm_dtype or infer_dtype float16); on a newer one "
@@ -767,22 +729,19 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "attention.kernel",
         "no attention kernel fits these inputs",
-        r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported",
-        r"(attention )?backends? (\S+ )?(are|is) not valid for",
-        r"Invalid attention backend for (cuda|rocm|xpu)|No valid attention backend",
-        r"No valid attention backend found.{0,800}compute capability not supported",
-        r"attention sinks? (is|are) only supported on",
-        r"attention backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)",
-        r"No available kernel\. ?Aborting execution|FlashInfer Internal Error: Invalid configuration",
-        r"No viable backend for scaled_dot_product_attention was found",
-        r"is not supported because: ?(device=cpu|dtype=torch|attn_bias|max\(query)",
-        r"No operator found for this attention|no kernel found to launch",
-        r"FlashAttention (forward |backward )?(only )?(supports?|for) head dim",
-        r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
-        r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
-        r"Unsupported KV type combination|Unsupported max_mma_kv",
+        r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported|(attention )?backends? (\S+ )?(are|is) "
+        r"not valid for|Invalid attention backend for (cuda|rocm|xpu)|No valid attention backend|No valid attention "
+        r"backend found.{0,800}compute capability not supported|attention sinks? (is|are) only supported on|attention "
+        r"backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)|No available kernel\. ?Aborting "
+        r"execution|FlashInfer Internal Error: Invalid configuration|No viable backend for "
+        r"scaled_dot_product_attention was found|No dot product attention support for the provided|is not supported "
+        r"because: ?(device=cpu|dtype=torch|attn_bias|max\(query)|No operator found for this attention|no kernel "
+        r"found to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), "
+        r"(key|k),? and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not "
+        r"used because|Unsupported KV type combination|Unsupported max_mma_kv",
         meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
-        fix='warnings above say why each was left out; attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
+        fix="warnings above say why each was left out (TransformerEngine: NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2); "
+        'attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
     ),
     proof(
         "attention.flash",

@@ -16,26 +16,22 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.cuda",
         "GPU memory is full",
-        r"HAMI-core ERROR.{0,80}\bOOM \d",
-        r"OutOfMemoryError.{0,40}Allocation on device|you ran out of memory on your GPU",
-        r"Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: ?[\d.]+ ?[GM]i?B",
-        r"CUDA out of memory|(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
+        r"OutOfMemoryError.{0,40}Allocation on device|you ran out of memory on your GPU|CUDA out of memory|(?<!out of "
+        r"memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity|(oom|out of memory|no memory( left)?|"
+        r"memory is full) on (the |my )?(gpu|cuda)|(unable|failed) to allocate (CUDA\d* |GPU |cuda |device |backend "
+        r")(buffer|memory|backend buffer)|out of memory on device cuda|RESOURCE[_ ]?EXHAUSTED: Out of memory (while "
+        r"trying to allocate|allocating)|RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|"
+        r"RMM)_ERROR_OUT_OF_MEMORY|Allocation on device ?\d* ?would exceed allowed memory|OOM when allocating tensor|"
+        r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during|CUDA "
+        r"memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error|Requested amount of GPU memory "
+        r".{0,30}could not be allocated|on GPU:\d+ failed\. Status: out of memory|insufficient (GPU|CUDA|video|VRAM) "
+        r"?memory|Cuda (Runtime|Driver) \(out of memory\)|Allocator \(GPU_\d+_bfc\) ran out of memory trying to "
+        r"allocate(?!.{0,200}not a failure)",
+        r"HAMI-core ERROR.{0,80}\bOOM \d|Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: "
+        r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
+        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is "
+        r"full|memory full)\b|\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
         CUDA_SAYS + r"out of memory",
-        r"\bCuda Error in \S*allocate\S*: 2\b",
-        r"\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( memory)?( is| went| ran| error)*\W*(oom|out|full)\b",
-        r"\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is full|memory full)\b",
-        r"(oom|out of memory|no memory( left)?|memory is full) on (the |my )?(gpu|cuda)",
-        r"(unable|failed) to allocate (CUDA\d* |GPU |cuda |device |backend )(buffer|memory|backend buffer)",
-        r"out of memory on device cuda",
-        r"RESOURCE[_ ]?EXHAUSTED: Out of memory (while trying to allocate|allocating)",
-        r"RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|RMM)_ERROR_OUT_OF_MEMORY",
-        r"Allocation on device ?\d* ?would exceed allowed memory|OOM when allocating tensor",
-        r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during",
-        r"\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
-        r"CUDA memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error",
-        r"Requested amount of GPU memory .{0,30}could not be allocated",
-        r"insufficient (GPU|CUDA|video|VRAM) ?memory|Cuda (Runtime|Driver) \(out of memory\)",
-        r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
         "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
@@ -115,14 +111,12 @@ TEXTS: tuple[Condition, ...] = (
         r"Kill(ed)? process \d+,? ?" + _OURS,
         r"oom-kill:.{0,300}task=" + _OURS,
         _OURS.removeprefix(r"\(?") + r"[\w.:-]* invoked oom-killer",
-        r"oom.?kill event",
-        r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
-        r"killed by the cgroup out-of-memory handler",
-        r"ran out of memory on the host|host ran out of memory|out of host memory",
-        r"requires more system memory .{0,40}than is available",
-        r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
-        r"ray\.exceptions\.OutOfMemoryError|[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure",
+        r"oom.?kill event|killed by the cgroup out-of-memory handler|ran out of memory on the host|"
+        r"host ran out of memory|out of host memory|requires more system memory .{0,40}than is available|Workers? (is|"
+        r"was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)|ray\.exceptions\.OutOfMemoryError|"
+        r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure|"
         r"exceeds the memory usage threshold of .{0,40}Ray killed",
+        r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
         meaning="The kernel's OOM killer or the container's limit ended it by SIGKILL (9 or 137): RAM, not GPU memory.",
         fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
         "low_cpu_mem_usage), or a higher limit of the container or job (docker --memory, Kubernetes limits.memory, "
@@ -136,13 +130,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "process.killed",
         "the process was killed from outside (SIGKILL)",
-        r"A worker died or was killed while executing",
-        r"\bactor (is dead|died)\b|its worker process has died",
-        r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
-        r"(exitcode ?:|exits with return code =) ?-9\b",
-        r"Signal 9 \(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z",
-        r"\bexit(ed with)?( status| code)?:? ?137\b",
-        r"interrupted by signal 9",
+        r"A worker died or was killed while executing|Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|Signal 9 "
+        r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|interrupted by signal 9",
+        r"\bactor (is dead|died)\b|its worker process has died|(exitcode ?:|exits with return code =) ?-9\b|\bexit(ed "
+        r"with)?( status| code)?:? ?137\b",
         meaning="Signal 9 ended it: usually the kernel's OOM killer (RAM, not GPU memory), or a scheduler's limit.",
         fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then "
         "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
@@ -159,16 +150,15 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.nccl",
         "NCCL found no memory left on the GPU",
-        r"Cuda failure (\d+ )?'out of memory'|NCCL (WARN|error.{0,300}) ?Failed to CUDA (m|c)alloc",
+        r"Cuda failure (\d+ )?'out of memory'|Failed to CUDA (host )?(m|c)alloc",
         meaning="NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
         fix="use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
     ),
     strong(
         "oom.cublas",
         "cuBLAS found no memory left on the GPU",
-        r"CUBLAS_STATUS_ALLOC_FAILED",
+        r"CUBLAS_STATUS_ALLOC_FAILED|(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         r"\bcuBLAS (error|failure|status)( code)?:? ?\(?3\b",
-        r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         meaning="cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left.",
         fix=_OTHERS,
     ),
@@ -182,9 +172,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "oom.nvml_assert",
         "torch could not ask NVML while it was out of memory",
-        r"NVML internal assert.{0,60}(OOM|out of memory)",
+        r"NVML internal assert.{0,60}(OOM|out of memory)|NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         r"NVML_SUCCESS == (r\b|DriverAPI)",
-        r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         meaning="Memory was full; for its message torch called NVML, which does not answer on MIG and Jetson.",
         fix=_FITS,
     ),
@@ -237,20 +226,17 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "oom.other",
         "something ran out of memory",
-        r"\bGot an OOM\b|out of memory error, emptying cache",
-        r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+",
-        r"(allocateMemory|vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory",
-        r"\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY",
-        r"ErrorOutOf(Device|Host)Memory|unable to allocate Vulkan\d* buffer",
-        r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
-        r"not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
-        r"cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |BFCArena::AllocateRawInternal|C10 Out of Memory",
-        messages.HPU,
-        r"Failed to allocate memory for requested buffer of size",
-        r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
-        r"\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|dont)"
-        r"\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+        r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+|(allocateMemory|"
+        r"vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory|ErrorOutOf(Device|Host)Memory|unable "
+        r"to allocate Vulkan\d* buffer|not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the "
+        r"(quantized )?model|cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |"
+        r"BFCArena::AllocateRawInternal|C10 Out of Memory|Failed to allocate memory for requested buffer of size|"
         r"ggml_vulkan: Device memory allocation of size \d+ failed",
+        r"\bGot an OOM\b|out of memory error, emptying cache|\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY|\b(Cuda|Hip|"
+        r"XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b|\A\W*(an? |the )?(oom|out of memory)\b( error| killed "
+        r"me)?\W*\Z|\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|"
+        r"dont)\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+        messages.HPU,
         meaning="The text does not say whether the GPU's or the host's memory is full.",
         fix="paste the whole message: torch's says whose memory is full; nvidia-smi shows the GPU's, free -h the RAM",
         symptom=True,
@@ -274,10 +260,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "size.index",
         "a tensor has more elements than the operation can count",
-        r"Can'?t be indexed using 32-bit iterator",
-        r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
-        r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
+        r"Can'?t be indexed using 32-bit iterator|(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)|"
         r"canUse32BitIndexMath|RuntimeError: integer out of range",
+        r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
         meaning="Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
         fix="use a smaller batch, or compute in parts",
         common=(r"\bINT_MAX\b",),

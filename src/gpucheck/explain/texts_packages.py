@@ -42,7 +42,7 @@ TEXTS: tuple[Condition, ...] = (
         "shared memory for a tensor could not be created",
         r"unable to open (file|shared memory object) </?torch_",
         r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
-        r"unable to write to file </?torch_|torch_shm_manager",
+        r"unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -59,8 +59,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "loader.files",
         "too many files are open",
-        r"received \d+ items of ancdata",
-        r"Too many open files\. ?Communication with the workers is no longer possible",
+        r"received \d+ items of ancdata|Too many open files\. ?Communication with the workers is no longer possible",
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
         fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and tensors of "
         "batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -85,7 +84,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "loader.exited",
         "a DataLoader worker is gone",
-        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
+        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly|background workers are no longer alive",
+        r"rebuild_storage_f(d|ilename)\b.{0,900}(ConnectionReset|ConnectionRefused|EOF|FileNotFound)Error",
         r"DataLoader worker \(pid \d+\) is killed by signal|(Error: |raise .{0,20})?Pin memory thread\b",
         meaning="The message does not name the cause. See the worker's earlier output on stderr.",
         fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
@@ -97,6 +97,7 @@ TEXTS: tuple[Condition, ...] = (
         r"DataLoader timed out after \d+ seconds",
         meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
         fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
+        common=(r"\b(DataLoader|num_workers)\b.{0,60}\b(hangs?|stuck|freez\w+|deadlocks?)\b",),
     ),
     proof(
         "process.pickle",
@@ -133,7 +134,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
             r"\bsegmentation faults? (result|error)s?\b",
             r"Windows fatal exception: access violation|Process finished with exit code -1073741819",
-            r"Segmentation fault: address not mapped",
+            r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
+            r"SIGFPE \(@",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -149,7 +151,8 @@ TEXTS: tuple[Condition, ...] = (
         fix="explain the lines before the abort: they name the cause",
         symptom=True,
         common=(
-            r"double free detected in tcache|SIGABRT received at time|Fatal Python error: Aborted",
+            r"double free (detected in tcache|or corruption)|corrupted size vs|malloc\(\): |free\(\): invalid|"
+            r"SIGABRT received at time|Fatal Python error: Aborted",
             r"terminated with signal SIGABRT",
             r"return ?code ?[=:]? ?-6\b",
             r"died with <?(Signals\.)?SIGABRT|Aborted \(core dumped\)",
@@ -175,8 +178,7 @@ TEXTS: tuple[Condition, ...] = (
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
         r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
-        r"compile)\w*",
-        r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
+        r"compile)\w*|(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
         r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
         r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
         r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
@@ -300,8 +302,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Process (EngineCore|VllmWorker)\w*: ?$",
         r"RPC call to \w+ timed out|No available shared memory broadcast block found",
         r"Current node has no GPU available|Engine process failed to start",
-        r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
-        r"EngineDeadError",
+        r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)|EngineDeadError",
         r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
         r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
         r"\bNo module named '?vllm(\._C|\.\w+)*",
@@ -333,8 +334,7 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU lacks the data type of this quantised or low-precision kernel",
         r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
         r"due to the lack of \d-?bit tensor ?cores|use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
-        r"deep_?gemm.{0,120}Unsupported architecture",
-        r"The quantization method \w+ is not supported for the current GPU",
+        r"deep_?gemm.{0,120}Unsupported architecture|The quantization method \w+ is not supported for the current GPU",
         r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
         r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
         r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
@@ -357,6 +357,7 @@ TEXTS: tuple[Condition, ...] = (
         "quant.extension",
         "a package's compiled kernels are not installed",
         r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
+        r"Found empty \W?transformer-engine|transformer_engine\S+ in _load_library.{0,200}StopIteration|"
         r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
         r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
@@ -366,7 +367,8 @@ TEXTS: tuple[Condition, ...] = (
         r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         meaning="It was installed without its CUDA half: the wheel is for another torch, Python or system.",
         fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
-        "torch); else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
+        "torch; TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and the "
+        "CUDA toolkit of torch's CUDA",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
     strong(
@@ -410,9 +412,10 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "import.extension",
-        "a package was installed without its CUDA extension",
+        "a package's CUDA extension, or the package, is not installed",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-        r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
+        r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|NameError: name \W?_C\W? is not defined",
+        r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
@@ -479,7 +482,11 @@ TEXTS: tuple[Condition, ...] = (
         r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
         r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
         r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
-        r"\bfound NaN in local (grad|forward|param)",
+        r"\bfound NaN in local (grad|forward|param)|"
+        r"\bto satisfy the constraint .{0,200}found invalid values\b.{0,600}\bnan\b",
+        r"\b(loss|parameter|gradient)s? (is|are|was) not finite\b|\b(nan|inf) detected in (in|out)put|"
+        r"\bgradients are nan/inf|\bloss returned in .{1,20} is nan\b|\bnormal expects all elements of std\b|"
+        r"\bfloatingpointerror: minimum loss",
         r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "

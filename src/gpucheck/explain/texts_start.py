@@ -228,8 +228,8 @@ TEXTS: tuple[Condition, ...] = (
         r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
         r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
         r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
-        r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
-        r"only)?|CUDA)( support)?\b",
+        r"\b(py)?torch (is |was |has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|"
+        r"installed) without (the )?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
         r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
         meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "

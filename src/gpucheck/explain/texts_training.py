@@ -1,0 +1,177 @@
+"""Texts of training: gradients, precision, optimizers, checkpoints, and how a model is spread over processes."""
+
+from __future__ import annotations
+
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import hint, proof, strong
+
+TEXTS: tuple[Condition, ...] = (
+    proof(
+        "autograd.no_graph",
+        "the loss depends on no parameter that is trained",
+        r"element 0 of (tensors|variables) does not require grad|differentiated Tensors does not require grad",
+        r"none of output has requires_grad=True, this checkpoint\(\)",
+        meaning="All are frozen, or the loss was computed under no_grad; with adapters, reentrant activation "
+        "checkpointing drops the gradient, because its inputs need none.",
+        fix='model.enable_input_require_grads(), or gradient_checkpointing_kwargs={"use_reentrant": False}, where '
+        "checkpointing is on (kohya: no --gradient_checkpointing as a test); else print([n for n, p in "
+        "model.named_parameters() if p.requires_grad]): none means frozen, or no adapter; then look for no_grad(), "
+        ".detach() and .item() before the loss",
+    ),
+    strong(
+        "autograd.checkpoint",
+        "activation checkpointing computed something else than the first forward pass did",
+        r"Recomputed values for the following tensors have different|different number of tensors was saved during",
+        meaning="The second pass ran under another autocast, mode or random choice, or a wrapper changed its tensors.",
+        fix='gradient_checkpointing_kwargs={"use_reentrant": True}, with LoRA also model.enable_input_require_grads(); '
+        "no torch.compile of the checkpointed layers, and newer transformers, peft and accelerate; "
+        "torch.utils.checkpoint.set_checkpoint_debug_enabled(True) names the first operation that differs",
+    ),
+    proof(
+        "autograd.scalar",
+        "backward() was called on a loss with several elements",
+        r"grad can be implicitly created only for scalar outputs",
+        meaning="nn.DataParallel returns one loss for each GPU, reduction='none' one for each sample.",
+        fix="loss.mean().backward(); better than DataParallel is one process for each GPU (torchrun and DDP)",
+    ),
+    proof(
+        "autograd.inplace",
+        "a tensor that the backward pass needs was changed in place",
+        r"modified by an inplace operation|is a view and is being modified inplace",
+        r"leaf Variable that requires grad (is being|has been) used in an in-?place",
+        meaning="By x += y, x[i] = …, inplace=True, or optimizer.step() before a second backward(). "
+        "DistributedDataParallel also writes rank 0's buffers (of batch norm) before each forward.",
+        fix="where it fails only on several GPUs: DistributedDataParallel(…, broadcast_buffers=False), or one forward "
+        "for both inputs; else torch.autograd.set_detect_anomaly(True) names the forward line: x = x + y in place of "
+        "x += y, inplace=False, or x.clone() (a parameter: under torch.no_grad())",
+    ),
+    proof(
+        "autograd.inference",
+        "a tensor made under torch.inference_mode() is used outside of it",
+        r"Inference tensors (cannot be saved for backward|do not track version)|Inplace update to inference tensor",
+        meaning="Such tensors, caches and buffers too, never get gradients, and torch.compile does not trace them.",
+        fix="torch.no_grad() in place of torch.inference_mode() where the tensor is made (Lightning: "
+        "Trainer(inference_mode=False)), or x.clone() outside",
+    ),
+    proof(
+        "dist.wrapper",
+        "the model's own method or attribute was looked up on its parallel wrapper",
+        r"'?(DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine)'? object has no attr",
+        meaning="The wrapper holds the model as its attribute module.",
+        fix="model.module.NAME, or accelerator.unwrap_model(model).NAME; with FSDP and ZeRO-3 call it through model(…)",
+    ),
+    proof(
+        "checkpoint.prefix",
+        "the checkpoint's names begin with module. or _orig_mod. and the model's do not, or the reverse",
+        r"(Missing|Unexpected) key\(s\) in state_dict: (module|_orig_mod)\.",
+        meaning="It was saved from a model inside DataParallel or DDP (module.) or torch.compile (_orig_mod.).",
+        fix='load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in state.items()}); '
+        "where the model is wrapped and the file is not: model.module.load_state_dict(state)",
+    ),
+    proof(
+        "fsdp.requires_grad",
+        "FSDP joins frozen and trained parameters in one unit",
+        r"uniform \W?requires_grad",
+        meaning="Without use_orig_params a unit is one flat parameter, trained as a whole or not at all.",
+        fix="use_orig_params=True (accelerate: fsdp_use_orig_params: true), or FSDP 2; for LoRA without it "
+        "peft.utils.other.fsdp_auto_wrap_policy(model), which puts the adapters in units of their own",
+    ),
+    strong(
+        "dist.sharded",
+        "a sharded parameter was used, or loaded, while it was not gathered (FSDP, ZeRO-3)",
+        r"shape in current model is torch\.Size\(\[0\]\)|\(which has shape torch\.Size\(\[0\]\)\)",
+        r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance",
+        meaning="Each rank holds only a part of it (size 0); only the forward of the wrapped module gathers it.",
+        fix="to load a state: before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
+        '"stage": 2; else call the wrapped model, not model.module.layer, and around direct uses '
+        "deepspeed.zero.GatheredParameters([p]) or FSDP.summon_full_params(model)",
+        common=(r"'?weight'? must be 2-D|size of tensor \w \(0\) must match|data is not allocated yet",),
+        beside=r"deepspeed|\bzero-?3|\bfsdp|fully_?sharded",
+    ),
+    proof(
+        "amp.scaler",
+        "the gradient scaler was called out of order, or no gradient reached its optimizer",
+        r"No inf checks were recorded|unscale_\(\) (has already been called|is being called after)",
+        r"step\(\) has already been called since the last update\(\)",
+        meaning="Each step wants scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
+        fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step: 0 means frozen, unused, or "
+        "another model's optimizer; else one scaler alone (Accelerate and the Trainer bring theirs), one unscale_() a "
+        "step",
+    ),
+    strong(
+        "optimizer.state",
+        "the optimizer's state and its parameters differ in data type or device",
+        r"Tensors of the same index must be on the same device and the same dtype",
+        r"expected dtype \S+ for \W?(end|weight)\W? but got dtype|params, grads, exp_avgs.{0,40}must have (the )?same",
+        r"`?fused=True`? requires all the params|If capturable=False, state_steps should not be CUDA",
+        r"torch[/\\]optim[/\\]\w+\.py.{0,600}Expected all tensors to be on the same device",
+        meaning="The model was moved or cast after the optimizer was made, or a state was loaded for another device.",
+        fix="in transformers' Trainer pip install -U transformers accelerate trl (4.46 mixed the types under FSDP); in "
+        "your code model.to(device, dtype) before the optimizer is made and loaded; torch 1.12.0: 1.12.1",
+    ),
+    strong(
+        "dist.launch_option",
+        "the launcher passes --local-rank, which the program does not know",
+        r"unrecognized arguments: .{0,80}--local[-_]rank",
+        meaning="python -m torch.distributed.launch adds it (with a hyphen since torch 2.0), torchrun does not.",
+        fix='parser.add_argument("--local-rank", "--local_rank", type=int, default=0) in the program; or torchrun in '
+        'place of python -m torch.distributed.launch, and int(os.environ["LOCAL_RANK"])',
+    ),
+    strong(
+        "dist.mpi",
+        "MPI does not start, is missing, or knows no GPU memory",
+        r"MPI used doesn'?t have CUDA-aware MPI support",
+        meaning="Slurm and mpirun need an MPI that was built for them; torchrun starts processes without MPI.",
+        fix='init_process_group("nccl") and torchrun need no MPI (Megatron: tp_comm_bootstrap_backend nccl, or no '
+        "--tp-comm-overlap; DeepSpeed: the command deepspeed, not python); else srun --mpi=pmix (srun --mpi=list "
+        "shows the kinds), or mpirun of the MPI that the program was built with",
+        common=(
+            r"MPI_ERRORS_ARE_FATAL|\bMPI_INIT failed|OMPI was not built with SLURM|OPAL ERROR|PMI\w*_Init (failed|ret)",
+            r"No module named \W?mpi4py",
+        ),
+        beside=r"torch|megatron|deepspeed|horovod|\bnccl|tensorflow|nemo\b",
+    ),
+    strong(
+        "dist.hostfile",
+        "DeepSpeed's launcher does not reach the other machines",
+        r"launcher '?pdsh'? not installed|host \S+ was not reachable via ssh",
+        meaning="It starts the processes of each host in the hostfile by pdsh and ssh, without asking for a password.",
+        fix="sudo apt-get install pdsh; ssh HOST nvidia-smi -L from the first machine has to work without a password, "
+        "with the same paths on each host; or torchrun --nnodes on each machine",
+        common=(r"pdsh@\S+: \S+: ssh exited with exit code",),
+    ),
+    strong(
+        "slurm.ended",
+        "Slurm ended the job: its time limit, a preemption or a failed node",
+        r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
+        meaning="The line names the reason. Errors of ranks and workers beside it follow from it.",
+        fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB "
+        "--format=State,Elapsed,Timelimit,NodeList shows which",
+    ),
+    proof(
+        "torch.deterministic",
+        "an operation is not deterministic, which the program demands",
+        r"not deterministic because it uses CuBLAS|does not have a deterministic implementation, but you set",
+        meaning="torch.use_deterministic_algorithms(True), or Lightning's deterministic=True, forbids it.",
+        fix="export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts, which cuBLAS needs; for another operation "
+        'torch.use_deterministic_algorithms(True, warn_only=True) (Lightning: deterministic="warn")',
+    ),
+    strong(
+        "xla.cuda_data",
+        "XLA (TensorFlow, JAX) does not find CUDA's compiler files (libdevice, ptxas)",
+        r"libdevice not found at|Can'?t find libdevice directory|libdevice is required by|Couldn'?t (invoke|get) ptxas",
+        meaning="It looks for nvvm/libdevice and bin/ptxas in a folder of the CUDA toolkit.",
+        fix="conda install -c nvidia cuda-nvcc (pip install nvidia-cuda-nvcc-cu12), then export "
+        "XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER, the one that holds nvvm/libdevice ($CONDA_PREFIX, "
+        "…/site-packages/nvidia/cuda_nvcc, /usr/local/cuda), and its bin in PATH",
+    ),
+    hint(
+        "numerics.linalg",
+        "a matrix could not be decomposed: it holds NaN, or is singular or not positive definite",
+        r"\b_?LinAlgError: (linalg\.)?(svd|eigh?|cholesky|inv|solve|lstsq)\w*\b.{0,200}(converge|singular|positive)",
+        meaning="Usually the training diverged before, or float32 (TF32) is too narrow for this matrix.",
+        fix="torch.isfinite(a).all() before the call: where it fails, a lower learning rate; else a.double(), or a + "
+        "1e-6 * torch.eye(n)",
+        follows=("xid.", "oom."),
+    ),
+)
