@@ -172,6 +172,7 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
 
 # The id, words of the step, and the paste, in which // ends a line.
 ADVISED = """
+cuinit.999|of that moment|epoch 13/70//in _maybe_opt_step//RuntimeError: CUDA error: unknown error
 loader.exited|--shm-size=8g|docker run torch//RuntimeError: DataLoader worker (pid(s) 25) exited unexpectedly
 loader.exited|--ipc=host|torch//RuntimeError: One or more background workers are no longer alive. Exiting.
 cuda.illegal_access|nvidia-nccl-cu12|2x RTX 5090//enqueue.cc:1556 NCCL WARN Cuda failure 700 'an illegal memory access
@@ -188,7 +189,7 @@ numerics.nan|clamp|RuntimeError: Function 'MulBackward0' returned nan values in 
 numerics.nan|warm-up|torch//to satisfy the constraint Real(), but found invalid values: tensor([[nan
 tensor.not_implemented|bf16=True|"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'
 tensor.dtype|x = x * y|RuntimeError: result type Float can't be cast to the desired output type long int
-tensor.device_mismatch|map={"": 0}|peft/t.py//tensors to be on the same device, but got W on cuda:0, different from other on cuda:1
+tensor.device_mismatch|{"": 0}|peft/tensors on the same device, but got W on cuda:0, different from other on cuda:1
 tensor.device_mismatch|torchrun|arguments are located on different GPUs at /w/THCTensorMathBlas.cu:236
 oom.cuda|.detach().cpu()|GPU memory keeps increasing every step until CUDA out of memory
 compile.backend|triton==VERSION|LoweringException: type object 'CompiledKernel' has no attribute 'launch_enter_hook'

@@ -28,6 +28,13 @@ ADVICE: tuple[Advice, ...] = (
         "docker run --ipc=host; nnUNet_n_proc_DA=2 before the command, or 0, with which no worker hides the error",
         title="a worker of nnU-Net's data loading ended: usually RAM or shared memory was full",
     ),
+    of("cuinit.999")(
+        r"(?:\bin |_|\.)(?:step|backward)\b|\bepoch\b|\bsteps:|it/s\b",
+        "sudo dmesg | grep -i -e xid -e nvrm of that moment first: Xid 79 or a reset is the GPU, its power or its "
+        "heat (no overclocking, sudo nvidia-smi -pl WATTS lower); without an entry a newer driver, and "
+        "CUDA_LAUNCH_BLOCKING=1",
+        title="CUDA failed in the middle of the work and gives no reason: probably the driver or the GPU was lost",
+    ),
     of("loader.exited")(
         "container",
         "docker run --shm-size=8g … or --ipc=host: df -h /dev/shm shows the container's 64 MiB; where it is large, "
@@ -41,7 +48,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a kernel accessed memory outside its own: on several RTX 50 probably NCCL's",
     ),
     of("nccl.timeout")(
-        r"(?:hangs?|stuck|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
+        r"(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
         r"distributed e|gpus?\b)",
         "NCCL_P2P_DISABLE=1 before the command: where it helps, IOMMU and ACS off (gpucheck doctor); unset NODE_RANK "
         "and other RANK and MASTER_ left in env; py-spy dump --pid PID of each rank shows where it waits",

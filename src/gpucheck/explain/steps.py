@@ -300,7 +300,7 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "per_device_eval_batch_size=1, eval_accumulation_steps=1, and preprocess_logits_for_metrics keeping the argmax",
     ),
     (
-        r"transformers[/\\]trainer\.py|trl[/\\]trainer|llama-?factory|axolotl|per_device_train_batch_size",
+        r"transformers[/\\](?:trainer\.py|loss)|trl[/\\]trainer|llama-?factory|axolotl|per_device_train_batch_size",
         "per_device_train_batch_size=1 with more gradient_accumulation_steps, gradient_checkpointing=True, shorter "
         "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
     ),

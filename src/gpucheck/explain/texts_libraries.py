@@ -296,9 +296,9 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
         common=(
-            r"\b(hangs?|stuck|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|"
+            r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|"
             r"Distributed environment)",
-            r"\b(hangs?|stuck|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX )?\w{0,8} ?(GPUs?|"
+            r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX )?\w{0,8} ?(GPUs?|"
             r"cards)\b",
             r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(NCCL|all_?reduce|all_?gather|"
             r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
@@ -515,25 +515,25 @@ TEXTS: tuple[Condition, ...] = (
         "tensor.device_mismatch",
         "two tensors are on different devices",
         r"Expected all tensors to be on the same device|but found at least two devices|tensors? (to be )?on the same "
-        r"device, but got|Unhandled FakeTensor Device Propagation|is on .{1,12}, but expected .{0,30} to be on|found "
-        r"two different devices|Tensor on device \w+ is not on the expected device|Placeholder storage has not been "
-        r"allocated on MPS device|Expected object of (device type|backend) \w+ but got (device type|backend) \w+|"
-        r"Input and (hidden|parameter) tensors are not at the same device|to have the same device as tensor for "
-        r"argument|assign a gradient with device type|arguments are located on different GPUs|expected device "
-        r"\w+(:\d)? but got (device|\w+:\d)|legacy constructor expects device type|argument should be a 1D CPU int64 "
-        r"tensor|\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device|Attempted to set the "
-        r"storage of a tensor on device|Passed CPU tensor to MPS op|(query|q|key|value).{0,40}(must|to) (all )?be on "
-        r"the same device|module must have its parameters and buffers on device|cannot be accessed from Triton \(cpu "
-        r"tensor\?\)|(tensors|model and input|parameters) .{0,30}on different devices|(?<!but )(must|should|need|"
-        r"needs|expected)( all)?( \w+){0,3} (to )?(be|live) (all )?(on|of type) (a |the )?(CUDA|GPU)( "
-        r"device)?s?(?!\w)(?! is)|tensor was not on GPU|inputs? tensors? need to be on the same (GPU|device)|only "
-        r"supports? CUDA tensors|Tensors must be CUDA and dense|expected '?\w+'? to be CUDA,? but got CPU|expects "
-        r"(all inputs to be on GPUs|destination to be on the same GPU)|torch\.Tensor must be on the default device|"
-        r"requires CUDA tensors|`?input_ids`? being on a device type different than your model'?s device|model and "
-        r"the optimizer parameters are not on the same device|loss must be on the original device|tensors passed to "
-        r".{1,40}were not on the .{1,12}while the `?Accelerator|don'?t match the device of the|Expected out tensor to "
-        r"have device|Expected \w+\.device == \S+, got|indices should be either on .{1,12}or on the same device as "
-        r"the indexed tensor",
+        r"device, but got|Unhandled FakeTensor Device Propagation|is on .{1,12}, but expected .{0,30} to be on|all "
+        r"tensors must be on devices\[0\]|found two different devices|Tensor on device \w+ is not on the expected "
+        r"device|Placeholder storage has not been allocated on MPS device|Expected object of (device type|backend) "
+        r"\w+ but got (device type|backend) \w+|Input and (hidden|parameter) tensors are not at the same device|to "
+        r"have the same device as tensor for argument|assign a gradient with device type|arguments are located on "
+        r"different GPUs|expected device \w+(:\d)? but got (device|\w+:\d)|legacy constructor expects device type|"
+        r"argument should be a 1D CPU int64 tensor|\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the "
+        r"same device|Attempted to set the storage of a tensor on device|Passed CPU tensor to MPS op|(query|q|key|"
+        r"value).{0,40}(must|to) (all )?be on the same device|module must have its parameters and buffers on device|"
+        r"cannot be accessed from Triton \(cpu tensor\?\)|(tensors|model and input|parameters) .{0,30}on different "
+        r"devices|(?<!but )(must|should|need|needs|expected)( all)?( \w+){0,3} (to )?(be|live) (all )?(on|of type) (a "
+        r"|the )?(CUDA|GPU)( device)?s?(?!\w)(?! is)|tensor was not on GPU|inputs? tensors? need to be on the same "
+        r"(GPU|device)|only supports? CUDA tensors|Tensors must be CUDA and dense|expected '?\w+'? to be CUDA,? but "
+        r"got CPU|expects (all inputs to be on GPUs|destination to be on the same GPU)|torch\.Tensor must be on the "
+        r"default device|requires CUDA tensors|`?input_ids`? being on a device type different than your model'?s "
+        r"device|model and the optimizer parameters are not on the same device|loss must be on the original device|"
+        r"tensors passed to .{1,40}were not on the .{1,12}while the `?Accelerator|don'?t match the device of the|"
+        r"Expected out tensor to have device|Expected \w+\.device == \S+, got|indices should be either on .{1,12}or "
+        r"on the same device as the indexed tensor",
         r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device) (Lightning: self.device); self.register_buffer",

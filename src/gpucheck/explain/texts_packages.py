@@ -40,9 +40,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "shm.open",
         "shared memory for a tensor could not be created",
-        r"unable to open (file|shared memory object) </?torch_",
-        r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
-        r"unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
+        r"unable to open (file|shared memory object) </?torch_|unable to (mmap|resize|allocate) .{0,40}(shared memory|"
+        r"file </?torch)|unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -254,14 +253,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "accelerate.offload",
         "the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
-        r"We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder",
-        r"(will be|had weights|were) offloaded to (the )?disk",
-        r"modules are dispatched on the CPU or the disk|device_map that contains an? (CPU|disk)",
-        r"does not support CPU or disk (offload|in the device_map)",
-        r"You are attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported",
-        r"loaded in 8-bit or 4-bit precision with CPU or disk offload",
-        r"parameters are on the meta device because they were offloaded|Offloaded module must fit in CPU memory",
-        r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
+        r"We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder|"
+        r"(will be|had weights|were) offloaded to (the )?disk|modules are dispatched on the CPU or the disk|"
+        r"device_map that contains an? (CPU|disk)|does not support CPU or disk (offload|in the device_map)|You are "
+        r"attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported|loaded in 8-bit or 4-bit "
+        r"precision with CPU or disk offload|parameters are on the meta device because they were offloaded|Offloaded "
+        r"module must fit in CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
@@ -474,19 +471,16 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "numerics.nan",
         "the loss or a gradient is NaN or infinite",
-        r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b",
-        r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
-        r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
-        r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced",
-        r"\bCurrent loss scale already at minimum|\bMinimum loss scale reached",
-        r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
-        r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
-        r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
-        r"\bfound NaN in local (grad|forward|param)|"
-        r"\bto satisfy the constraint .{0,200}found invalid values\b.{0,600}\bnan\b",
-        r"\b(loss|parameter|gradient)s? (is|are|was) not finite\b|\b(nan|inf) detected in (in|out)put|"
-        r"\bgradients are nan/inf|\bloss returned in .{1,20} is nan\b|\bnormal expects all elements of std\b|"
-        r"\bfloatingpointerror: minimum loss",
+        r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
+        r"finite)\b|\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b|"
+        r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b|"
+        r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced|\bCurrent loss scale already "
+        r"at minimum|\bMinimum loss scale reached|\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping "
+        r"step|\bNan in summary histogram for|\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values|"
+        r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite|\bfound NaN in local (grad|"
+        r"forward|param)|\bto satisfy the constraint .{0,200}found invalid values\b.{0,600}\bnan\b|\b(loss|parameter|"
+        r"gradient)s? (is|are|was) not finite\b|\b(nan|inf) detected in (in|out)put|\bgradients are nan/inf|\bloss "
+        r"returned in .{1,20} is nan\b|\bnormal expects all elements of std\b|\bfloatingpointerror: minimum loss|"
         r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "

@@ -37,7 +37,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "autograd.inplace",
         "a tensor that the backward pass needs was changed in place",
-        r"modified by an inplace operation|is a view and is being modified inplace",
+        r"modified by an inplace operation|is a view and (its base or .{0,40})?(is being|has been) modified inplace",
         r"leaf Variable that requires grad (is being|has been) used in an in-?place",
         meaning="By x += y, x[i] = …, inplace=True, or optimizer.step() before a second backward(). "
         "DistributedDataParallel also writes rank 0's buffers (of batch norm) before each forward.",
@@ -80,7 +80,8 @@ TEXTS: tuple[Condition, ...] = (
         "dist.sharded",
         "a sharded parameter was used, or loaded, while it was not gathered (FSDP, ZeRO-3)",
         r"shape in current model is torch\.Size\(\[0\]\)|\(which has shape torch\.Size\(\[0\]\)\)",
-        r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance",
+        r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance|"
+        r"Cannot writeback when the parameter shape changes",
         meaning="Each rank holds only a part of it (size 0); only the forward of the wrapped module gathers it.",
         fix="to load a state: before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
         '"stage": 2; else call the wrapped model, not model.module.layer, and around direct uses '
@@ -97,6 +98,14 @@ TEXTS: tuple[Condition, ...] = (
         fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step: 0 means frozen, unused, or "
         "another model's optimizer; else one scaler alone (Accelerate and the Trainer bring theirs), one unscale_() a "
         "step",
+    ),
+    proof(
+        "amp.bce",
+        "binary cross entropy of probabilities is not allowed under autocast",
+        r"binary_cross_entropy and torch\.nn\.BCELoss are unsafe to autocast",
+        meaning="In float16 log(p) of a small probability is infinite.",
+        fix="BCEWithLogitsLoss (binary_cross_entropy_with_logits) without the sigmoid before it; or that loss in "
+        'torch.autocast("cuda", enabled=False) with x.float()',
     ),
     strong(
         "optimizer.state",
@@ -147,6 +156,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The line names the reason. Errors of ranks and workers beside it follow from it.",
         fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB "
         "--format=State,Elapsed,Timelimit,NodeList shows which",
+        follows=("nccl.", "oom.", "cuda.", "xid.", "dist."),
     ),
     proof(
         "torch.deterministic",
