@@ -86,8 +86,8 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),
     of("cuda.argument")(
         r"\bnccl\b|distbackenderror",
-        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1, one after the other, tell which of "
-        "NCCL's ways between the GPUs fails; NCCL_DEBUG=INFO names the line; then a newer NCCL and driver",
+        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way between the GPUs fails; "
+        "NCCL_DEBUG=INFO names the line; then a newer NCCL and driver",
         title="a CUDA call inside NCCL got an invalid value: probably in memory shared between GPUs",
     ),
     of("numerics.nan")(
@@ -98,8 +98,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("numerics.nan")(
         r"returned nan values in its",
-        "the operation is the named one (Sqrt, Log, Div, Pow, Norm at 0, Exp of a large number): x.clamp(min=1e-6) or "
-        "+ 1e-6 before it, and torch.isfinite on its inputs; float16 to bfloat16 or float32; a lower learning rate",
+        "look at the named operation (Sqrt, Log, Div, Pow, Norm at 0, Exp of a large number): x.clamp(min=1e-6) before "
+        "it, and torch.isfinite on its inputs; bfloat16 or float32 in place of float16; a lower learning rate",
         title="an operation's gradient is NaN",
     ),
     of("tensor.not_implemented")(

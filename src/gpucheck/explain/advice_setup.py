@@ -39,6 +39,12 @@ ADVICE: tuple[Advice, ...] = (
         "pytorch-gpu; to keep an old release conda install pytorch=VERSION torchvision cudatoolkit=X.Y -c pytorch",
         title="conda chose a torch without CUDA in this environment",
     ),
+    of("cuda.handle", "cuda.ptx", "cuda.capability", "cuda.no_kernel", "cuda.invalid_image")(
+        r"\A(?=[\s\S]*tensorflow)(?![\s\S]*torch)[\s\S]*(?:rtx ?(?:pro \d|50[5-9]0)|capability 1[02]\.|\bg?b[12]00?\b)",
+        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer, which is built for Blackwell; else a "
+        "TensorFlow (tf-nightly) whose release notes name it",
+        title="TensorFlow's wheel has no code for this GPU (Blackwell)",
+    ),
     of("cudnn.", "cublas.", "cuda.no_kernel")(
         lambda facts: (
             # Only torch before 1.5 writes so.

@@ -119,7 +119,7 @@ _ONE = {
     "wanted": re.compile(rf"(?:{_ASKED}torch\w*==[\d.]+\+|looking in indexes: \S*/whl/)((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
 _CAPABILITY = re.compile(
-    r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
+    r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3}(?!\.))[af]?\b"
 )
 # Names of NVIDIA GPUs and their compute capability ("NVIDIA, CUDA GPUs"). Longer names come before their prefixes.
 _GPUS = (

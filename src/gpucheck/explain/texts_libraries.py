@@ -29,7 +29,7 @@ _ANYTHING = (
 # cuBLAS's status in words, as printed by llama.cpp, torch before 1.0 and TransformerEngine.
 _CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
 # NCCL's result in words, after a source location, as printed by torch, CuPy and NCCL's own tests.
-_NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
+_NCCL = r"NCCL(_?(error|failure)[\w./:-]{0,120},?| operation .{1,120} failed:) ?"
 _TO = (
     "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
     "before the optimizer is made"
@@ -489,7 +489,7 @@ TEXTS: tuple[Condition, ...] = (
         "dist.unused",
         "a parameter took no part in the loss",
         r"parameters that were not used in producing|Expected to have finished reduction in the prior iteration "
-        r"before|training graph has changed in this iteration",
+        r"before|training graph has changed in this iteration|Parameter indices which did not receive grad",
         meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
         fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
         "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",

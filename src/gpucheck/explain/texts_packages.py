@@ -122,17 +122,16 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "crash.segfault",
         "the process crashed in compiled code",
-        r"Signal 11 \(SIGSEGV\)",
+        r"Signal 11 \(SIGSEGV\)|Segfault encountered|\A\W*(fatal python error: )?(segfault|"
+        r"segmentation fault)( \(core dumped\))?\W*\Z|ERROR: Unexpected segmentation fault encountered in worker",
         r"(exitcode ?:|exits with return code =) ?-11\b",
-        r"Segfault encountered|\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
-        r"ERROR: Unexpected segmentation fault encountered in worker",
         meaning="Libraries do not match (extensions built for another torch), or a driver fails.",
         fix="python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
         symptom=True,
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
             r"\bsegmentation faults? (result|error)s?\b",
-            r"Windows fatal exception: access violation|Process finished with exit code -1073741819",
+            r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",

@@ -14,9 +14,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="All are frozen, or the loss was computed under no_grad; with adapters, reentrant activation "
         "checkpointing drops the gradient, because its inputs need none.",
         fix='model.enable_input_require_grads(), or gradient_checkpointing_kwargs={"use_reentrant": False}, where '
-        "checkpointing is on (kohya: no --gradient_checkpointing as a test); else print([n for n, p in "
-        "model.named_parameters() if p.requires_grad]): none means frozen, or no adapter; then look for no_grad(), "
-        ".detach() and .item() before the loss",
+        "checkpointing is on (kohya: no --gradient_checkpointing); else sum(p.requires_grad for p in "
+        "model.parameters()): 0 means frozen, or no adapter; then no_grad(), .detach() or .item() before the loss",
     ),
     strong(
         "autograd.checkpoint",
@@ -96,8 +95,7 @@ TEXTS: tuple[Condition, ...] = (
         r"step\(\) has already been called since the last update\(\)",
         meaning="Each step wants scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
         fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step: 0 means frozen, unused, or "
-        "another model's optimizer; else one scaler alone (Accelerate and the Trainer bring theirs), one unscale_() a "
-        "step",
+        "another model's optimizer; else only one scaler (Accelerate and the Trainer bring theirs)",
     ),
     proof(
         "amp.bce",
@@ -155,7 +153,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
         meaning="The line names the reason. Errors of ranks and workers beside it follow from it.",
         fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB "
-        "--format=State,Elapsed,Timelimit,NodeList shows which",
+        "--format=State,Elapsed,Timelimit shows which",
         follows=("nccl.", "oom.", "cuda.", "xid.", "dist."),
     ),
     proof(
