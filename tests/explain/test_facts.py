@@ -172,7 +172,7 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
 
 # The id, words of the step, and the paste, in which // ends a line.
 ADVISED = """
-cuda.capability|tensorflow:25|TensorFlow was not built with CUDA kernel binaries compatible with capability 12.0a
+cuda.capability|tf2-py3|TensorFlow was not built with CUDA kernel binaries compatible with compute capability 12.0a
 cuda.handle|tensorflow:25|GeForce RTX 5070 tensorflow//cuLaunchKernel failed with 'CUDA_ERROR_INVALID_HANDLE'
 cuinit.999|of that moment|epoch 13/70//in _maybe_opt_step//RuntimeError: CUDA error: unknown error
 loader.exited|--shm-size=8g|docker run torch//RuntimeError: DataLoader worker (pid(s) 25) exited unexpectedly
