@@ -54,7 +54,8 @@ TEXTS: tuple[Condition, ...] = (
         _CUBLAS + r"(the GPU program failed to execute|an (internal operation|access to GPU memory space) failed)",
         r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
         meaning="An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
-        fix="CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
+        fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure (an index, or an extension such as mmcv that was "
+        "built for another torch: reinstall it); " + _OOM_FIRST,
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
