@@ -80,7 +80,7 @@ ADVICE: tuple[Advice, ...] = (
     of("dist.port")(
         r"\b(?:srun|sbatch|slurm\w*)\b",
         "one torchrun for each node (--ntasks-per-node=1, --nproc-per-node=GPUs): several on a node take the same "
-        "port; and a port of its own for each job: MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+        "port; and another port for each job: MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
         title="the port of the rendezvous is taken: several launchers, or jobs, are on this node",
     ),
     of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),

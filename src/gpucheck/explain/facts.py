@@ -160,8 +160,8 @@ _NAMED = {
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b|capabilit[^\n(]{0,40}\b(?:5\.3|7\.2|8\.7)\b",
     "cluster": r"\bhpc\b|\bslurm|\bsbatch\b|\bmodule load\b|\bloading th\w+ modules\b|\blogin node\b",
     # An installed package that compiles as it runs.
-    "running": r"\A(?![\s\S]*(?:setup\.py|wheel|pip install|cmake))[\s\S]*packages[/\\][\w/\\]+\.py, line"
-    r"[\s\S]*cuda_home",
+    "running": r"\A(?![\s\S]*(?:setup\.py|wheel|pip install|cmake))(?=[\s\S]*cuda_home)"
+    r"[\s\S]*packages[/\\][\w/\\]+\.py, line[\s\S]*cuda_home",
     "smi": r"driver version: \d{3}\.\d[\s\S]{0,2000}\dmib */ *\d+mib",
     "image_build": r"(?m)^#\d+ (?:\d+\.\d+|\[[\w/ .-]+\]) |^step \d+/\d+ : run ",
     "own_kernel": r"compil\w+ (?:\w+ ){0,5}kernel|kernel (?:\w+ ){0,4}(?:compiled|built)|custom kernel|config_dxg",

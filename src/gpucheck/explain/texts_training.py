@@ -73,7 +73,7 @@ TEXTS: tuple[Condition, ...] = (
         r"uniform \W?requires_grad",
         meaning="Without use_orig_params a unit is one flat parameter, trained as a whole or not at all.",
         fix="use_orig_params=True (accelerate: fsdp_use_orig_params: true), or FSDP 2; for LoRA without it "
-        "peft.utils.other.fsdp_auto_wrap_policy(model), which puts the adapters in units of their own",
+        "peft.utils.other.fsdp_auto_wrap_policy(model), which puts the adapters in separate units",
     ),
     strong(
         "dist.sharded",
