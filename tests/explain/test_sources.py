@@ -51,6 +51,12 @@ OTHERS = (
     "import.architecture",
     "import.module",
     "compile.cache",
+    "setup.",
+    "windows.device",
+    "power.loss",
+    "tensorflow.no_gpu",
+    "mig.one",
+    "mps.none",
 )
 
 

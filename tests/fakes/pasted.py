@@ -69,6 +69,13 @@ REST: dict[str, str] = {
     "CollectiveFingerPrint(OpType=ALLREDUCE)",
     "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",
     "kernel.nouveau": "ERROR: The Nouveau kernel driver is currently in use by your system.",
+    "setup.packages": " nvidia-driver-550 : Depends: libnvidia-gl-550 (= 550.90) but 550.120 is to be installed",
+    "setup.source": "E: Unable to locate package nvidia-container-toolkit",
+    "windows.device": "GeForce RTX 4090: stopped this device because it has reported problems. (Code 43)",
+    "power.loss": "My eGPU (RTX 4070) disconnects after five minutes of training.",
+    "tensorflow.no_gpu": ">>> tf.config.list_physical_devices('GPU')\n[]",
+    "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",
+    "mps.none": ">>> torch.backends.mps.is_available()\nFalse",
     "nvswitch.sxid": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",
 }
 

@@ -58,7 +58,7 @@ TEXTS: tuple[Condition, ...] = (
         *messages.BY_ID["cuda.program_counter"].patterns,
         meaning="Usually it accessed memory outside its own, or overwrote its stack or code.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
-        follows=("assert.",),
+        follows=("assert.", "cutlass.arch"),
     ),
     proof(
         "cuda.device_assert",
@@ -269,7 +269,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.ecc",
         "the GPU's memory had an uncorrectable error",
-        r"uncorrectable ECC error encountered",
+        r"uncorrectable ECC error encountered|(unusable|not usable) (due to|because of) (an )?uncorrectable ECC",
         CUDA_SAYS + r"uncorrectable ECC error",
         meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
         fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
@@ -532,10 +532,13 @@ TEXTS: tuple[Condition, ...] = (
         r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
         r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file",
         r"PI_ERROR_DEVICE_NOT_FOUND|No device of requested type available|XPU device count is zero",
-        r"\bXPU is not available\b",
+        r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
+        r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
+        r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
         fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
         "devices)",
+        weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
     ),
     proof(
         "xpu.memory_query",
@@ -564,8 +567,9 @@ TEXTS: tuple[Condition, ...] = (
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
-        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch; else the "
-        "newest compute runtime (intel-compute-runtime, level-zero) and the torch that was released for it",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: "
+        "VAE Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and the "
+        "torch that was released for it",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),

@@ -66,12 +66,12 @@ TEXTS: tuple[Condition, ...] = (
         r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
         r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
         r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
-        r"\bundefined symbol: iJIT_NotifyEvent",
         r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
         r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
         r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
         r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
+        r"\bundefined symbol: iJIT_NotifyEvent",
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a library of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
         "the versions that `pip show torch` requires, or reinstall torch with them",
@@ -79,14 +79,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.symbol",
         "a compiled package was built for another torch",
-        # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
-        r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-        _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
-        r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
+        # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
+        r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
+        _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
+        r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
         "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
@@ -111,27 +111,24 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.library",
         "a CUDA library is not found",
-        r"Error loading CUDA libraries\. GPU will not be used",
+        r"Error loading CUDA libraries\. GPU will not be used|make sure libcudnn\w*\.so[.\d]* is in your library path",
         r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
         r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
         r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
-        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
-        r"[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
-        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
-        r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
         r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
-        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
-        r"Cannot dlopen some GPU libraries",
+        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries",
         r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
-        r"CUDA backend failed to initialize: Unable to load cu",
-        r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
-        r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
+        r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
+        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
+        r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
@@ -142,14 +139,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.nms",
         "torchvision does not fit torch",
-        r"PyTorch and TorchAudio were compiled with different CUDA",
-        r"TorchAudio has CUDA version [\d.]+\b",
-        r"Couldn'?t load custom C\+\+ ops",
-        r"partially initialized module '?torchvision'? has no attribute '?extension",
-        r"extension torchvision.{0,20}not found",
+        r"PyTorch and TorchAudio were compiled with different CUDA|extension torchvision.{0,20}not found",
+        r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
         r"(No such operator|Could not run) '?torchvision::nms",
+        r"TorchAudio has CUDA version [\d.]+\b",
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
         fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
@@ -210,8 +205,7 @@ TEXTS: tuple[Condition, ...] = (
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
         r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
         r".{0,80}circular import",
-        r"Failed to load PyTorch C extensions",
-        r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
+        r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
         "is. Rename it if it is yours. In torch's own sources start from another folder",
@@ -257,6 +251,7 @@ TEXTS: tuple[Condition, ...] = (
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
         r"DLL load failed while importing \w*" + _TORCHS,
+        r"DLL load failed while importing (?!flash)(_C|_ext|\w+_(C|cuda|kernels?|ext|ops|gpu)\w*|\w*rasteriz\w*):",
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
         "names, at the version made for the packages beside it",
@@ -293,8 +288,7 @@ TEXTS: tuple[Condition, ...] = (
         r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
         r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
         r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
-        r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
-        r"Failed to compile\. cc_cmd",
+        r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c|Failed to compile\. cc_cmd",
         meaning="The compiler failed; see its output above. Usually Python.h or libcuda is missing.",
         fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
@@ -304,8 +298,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.python_h",
         "Python's headers are missing",
-        r"include file \W?Python\.h\W? not found|Failed to find Python libs",
-        r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
+        r"include file \W?Python\.h\W? not found|Failed to find Python libs|/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         meaning="torch.compile and extensions build against Python.",
         fix="sudo apt-get install python3-dev, of the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
         common=(r"Python\.h: No such file or directory",),
@@ -325,8 +318,7 @@ TEXTS: tuple[Condition, ...] = (
         "compile.resources",
         "a Triton kernel needs more shared memory or stack than the GPU has",
         r"out of resource: (shared memory|threads|tensor memory|registers)",
-        r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
-        r"No valid triton configs|triton.{0,200}OutOfResources",
+        r"error: .{0,80}stack frame size \(\d+\) exceeds limit|No valid triton configs|triton.{0,200}OutOfResources",
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
         "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
@@ -380,8 +372,8 @@ TEXTS: tuple[Condition, ...] = (
         "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
         common=(
             # CUDA's and Python's have their own texts.
-            r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|Python)\.h)"
-            r"[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
+            r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
+            r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),
         follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
     ),
@@ -396,8 +388,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.backend",
         "torch.compile failed",
-        r"\bInductorError\b",
-        r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
+        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
         r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit",
         r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
@@ -419,18 +410,15 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.missing",
         "the CUDA toolkit for the build is missing",
         r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
-        r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
-        r"No such file or directory: '?[\w./:-]*nvcc",
-        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
-        r"Could not find (cudnn_LIBRARY|CUDNN\b)",
-        r"CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"nvcc: (command )?not found|(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file",
+        r"No such file or directory: '?[\w./:-]*nvcc|CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file",
         r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
         r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
-        r"(requires|needs) nvcc|nvcc (was )?not found",
-        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
-        r"NameError: name '?bare_metal_version'? is not defined",
+        r"(requires|needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined",
         r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
-        r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
+        r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
+        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
@@ -475,7 +463,8 @@ TEXTS: tuple[Condition, ...] = (
         r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
-        r"host_config\.h.{0,60}unsupported",
+        r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
+        r"exception specification is incompatible with that of previous function \W?(cospi|sinpi|rsqrt)",
         meaning="nvcc accepts host compilers up to a version.",
         fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
         "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
@@ -507,7 +496,7 @@ TEXTS: tuple[Condition, ...] = (
         "a GPU has fallen off the bus",
         r"GPU .{0,60}has fallen off the bus|installed in this system has (NVRM: ?)?fallen off the bus",
         r"fallen off the bus and is not responding|NV_ERR_GPU_IS_LOST|GPU lost from the bus",
-        r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
+        r"\bgpu .{0,12}(fell|f[ae]ll(en|s|ing)?|dropp?(s|ed|ing)) off (of )?(the )?(pcie? )?bus\b",
         meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
         follows=("xid.",),
@@ -530,7 +519,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "kernel.nvrm",
         "NVIDIA's driver noted an error that has no row here",
-        r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",
+        r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:|nv_pmops_suspend\S* \W{0,2}(nvidia\W{1,2})?returns -\d",
         meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
         "one is missing or an Xid stands beside it, explain that line",
@@ -564,8 +553,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kernel.gpu_hang",
         "an Intel GPU hung and was reset",
-        r"\bGPU HANG: ecode",
-        r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
+        r"\bGPU HANG: ecode|\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start it again; then a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
     ),
