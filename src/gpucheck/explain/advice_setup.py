@@ -56,7 +56,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("torch.cpu_only")(
         r"(?:uninstall|replac|overwr|downgrad)\w*[\s\S]{0,100}\btorch",
-        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/cuXYZ, then the other package with torch held: "
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ, then the package with torch held: "
         "pip freeze | grep -i ^torch > held.txt && pip install -c held.txt NAME (uv: --torch-backend=auto)",
         title="another package's installation replaced torch by a build for the CPU",
     ),
@@ -434,7 +434,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library")(
+    of("import.library", "torch.no_acc")(
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
         becomes="tensorflow.no_gpu",
     ),

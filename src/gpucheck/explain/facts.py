@@ -253,8 +253,8 @@ _COMPILED = re.compile(
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"\b(?:i|we|ive|weve) [^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
-    r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |added |"
-    r"adding |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
+    r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |added |"
+    r"adding |(?<!found, )using |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
     r"^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )

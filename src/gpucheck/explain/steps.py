@@ -210,7 +210,7 @@ def stated(then: str, facts: Facts) -> str:
         then = then.replace("nvidia.com/gpu: 1", f"nvidia.com/gpu: {gpus[1]}")
     if cache := re.search(r"(/[\w./-]*\.triton/cache\w*)", facts.text):
         then = then.replace("~/.triton/cache", cache[1])
-    if file := re.search(r"\b(cu[a-z]+|nv[a-z]+)(64\w+|\w*)\.dll", facts.text):
+    if file := re.search(r"(?<![\w-])(cu[a-z]+|nv[a-z]+)(64\w+|\w*)\.dll", facts.text):
         then = (
             then.replace("NAME.dll", file[0])
             .replace("cuDNN: site", "wheels: site")

@@ -208,7 +208,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
-        "is. Rename it if it is yours. In torch's own sources start from another folder",
+        "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete what is left of its "
+        "folder, install it again. In torch's own sources start from another folder",
     ),
     proof(
         "import.numpy",
@@ -251,10 +252,11 @@ TEXTS: tuple[Condition, ...] = (
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
         r"DLL load failed while importing \w*" + _TORCHS,
-        r"DLL load failed while importing (?!flash)(_C|_ext|\w+_(C|cuda|kernels?|ext|ops|gpu)\w*|\w*rasteriz\w*):",
+        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
         "names, at the version made for the packages beside it",
+        common=(r"DLL load failed while importing (_C|_ext|\w+_(C|kernels?|ext|ops)):",),
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),

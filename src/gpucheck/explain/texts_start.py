@@ -302,6 +302,7 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\bcuda\.is_available\b\W{0,12}((is|was|as|returns?|returned|always|still|gives?) ?\W{0,4}){0,3}False",
             r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
+            r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
             r"\bgpus?\b(?! available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b",
             r"\b(can'?t|cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) "
             r"(on |to |it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
@@ -380,7 +381,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvml.lost",
         "a GPU does not answer any more",
-        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST",
+        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST|ERR! ?ERR! ?ERR!",
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         follows=("xid.", "bus."),
