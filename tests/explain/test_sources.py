@@ -53,6 +53,7 @@ OTHERS = (
     "compile.cache",
     "setup.",
     "windows.device",
+    "build.setuptools",
     "power.loss",
     "tensorflow.no_gpu",
     "mig.one",

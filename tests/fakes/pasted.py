@@ -17,6 +17,8 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
+    "ModuleNotFoundError: No module named 'pkg_resources'",
     "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
     "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",

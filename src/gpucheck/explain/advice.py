@@ -13,6 +13,12 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
+        r"\blxc\b",
+        "in the container the host's own driver version without its module (NVIDIA-Linux-x86_64-VERSION.run "
+        "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
+        title="the LXC container has no driver of the host's version, or not its devices",
+    ),
     *advice_setup.ADVICE,
     of("xpu.lost", "xpu.call")(
         r"\bu?hd graphics\b",

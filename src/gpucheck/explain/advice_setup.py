@@ -56,7 +56,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("torch.cpu_only")(
         r"(?:uninstall|replac|overwr|downgrad)\w*[\s\S]{0,100}\btorch",
-        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ, then the package with torch held: "
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ, then the package beside it: "
         "pip freeze | grep -i ^torch > held.txt && pip install -c held.txt NAME (uv: --torch-backend=auto)",
         title="another package's installation replaced torch by a build for the CPU",
     ),
@@ -240,10 +240,10 @@ ADVICE: tuple[Advice, ...] = (
         title="a self-compiled WSL kernel that probably lacks Microsoft's GPU module (dxgkrnl)",
     ),
     of("bitsandbytes.setup", "import.libcuda", "cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.sees_none")(
-        "image_build",
+        lambda facts: "image_build" in facts.names or facts.holds("_get_cuda_arch_flags"),
         "take the import or the test out of the image's RUN lines: only docker run --gpus all gives a container the "
         "driver and the GPU. A build of extensions needs no GPU: ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1 before it",
-        title="there is no GPU and no driver while an image is built",
+        title="no GPU is visible while the image or the extension is built",
     ),
     of("xformers.setup")(
         lambda facts: facts.build.startswith("cu") and facts.holds(r"\(you have \d"),

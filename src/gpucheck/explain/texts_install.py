@@ -99,10 +99,10 @@ TEXTS: tuple[Condition, ...] = (
         "import.libcuda",
         "the driver's libcuda is not found",
         r"libcuda\.so(\.1)?: cannot open shared object file",
-        r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
-        r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
         r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
+        r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
+        r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
         "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -160,6 +160,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "build.isolation",
         "a package is built without access to the installed torch",
+        r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
         r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
         r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
         r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
@@ -167,7 +168,6 @@ TEXTS: tuple[Condition, ...] = (
         + ")",
         r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
         r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
-        r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
@@ -189,11 +189,10 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "import.torch_too_old",
         "a package needs another version of torch",
-        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
-        r"cannot import name '?\w+'? from '?torch\.",
-        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
+        r"cannot import name '?\w+'? from '?torch\.|Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
-        r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
+        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
+        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
         meaning="The package uses a function that this torch lacks: torch is older or newer than it expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -202,13 +201,13 @@ TEXTS: tuple[Condition, ...] = (
         "import.shadowed",
         "a file or folder called torch hides torch",
         r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
+        r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
         r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
         r".{0,80}circular import",
-        r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
-        "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete what is left of its "
+        "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete the rest of its "
         "folder, install it again. In torch's own sources start from another folder",
     ),
     proof(
@@ -251,8 +250,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
-        r"DLL load failed while importing \w*" + _TORCHS,
         r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
+        r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
         "names, at the version made for the packages beside it",
@@ -286,11 +285,11 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.launcher",
         "the small launcher that Triton compiles could not be built",
-        r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
-        r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
         r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
         r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
         r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c|Failed to compile\. cc_cmd",
+        r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
+        r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
         meaning="The compiler failed; see its output above. Usually Python.h or libcuda is missing.",
         fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
@@ -309,8 +308,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.cuda_h",
         "CUDA's header cuda.h is not found",
-        r"\bcuda\.h: No such file or directory",
-        r"cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
+        r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
@@ -329,13 +327,11 @@ TEXTS: tuple[Condition, ...] = (
         "compile.ptxas",
         "a CUDA compiler does not know this GPU, or rejects the code",
         r"Triton only supports? CUDA [\d.]+ or higher|Value '?sm_\w+'? is not defined for option",
-        r"Assertion failed: false && .{0,3}computeCapability not supported",
+        r"/ptxas\b.{0,200}returned non-zero exit|Assertion failed: false && .{0,3}computeCapability not supported",
         r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
-        r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
-        r"/ptxas\b.{0,200}returned non-zero exit status",
+        r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)|PTX ?\.?version [\d.]+ does not support ?\.?target",
         r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
         r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
-        r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         follows=("cuda.feature",),
@@ -343,10 +339,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.missing",
         "Triton is not installed",
-        r"Cannot find a working triton installation",
-        r"\bNo module named '?triton'?(?![\w.])",
-        r"TritonMissing|A matching Triton is not available",
+        r"Cannot find a working triton installation|TritonMissing|A matching Triton is not available",
         r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
+        r"\bNo module named '?triton'?(?![\w.])",
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" '
         "in r])' shows the version that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
@@ -390,14 +385,14 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.backend",
         "torch.compile failed",
-        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
-        r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit",
         r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
         r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
         r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
         r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
         r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
+        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
+        r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
         fix="gpucheck explain with that line; TORCHDYNAMO_DISABLE=1 runs the program without torch.compile. "
         "TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
@@ -442,9 +437,8 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc or the C++ compiler does not know C++17, which torch's headers need",
         r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
         r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-        r"nvcc fatal *: Unknown option '?-+std",
+        r"nvcc fatal *: Unknown option '?-+std|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
-        r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
         "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
@@ -466,7 +460,7 @@ TEXTS: tuple[Condition, ...] = (
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
-        r"exception specification is incompatible with that of previous function \W?(cospi|sinpi|rsqrt)",
+        r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
         meaning="nvcc accepts host compilers up to a version.",
         fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
         "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
@@ -543,9 +537,9 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "kernel.pcie",
         "the PCIe link reports errors",
-        r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
         r"nvidia [0-9a-f:.]+: AER: can'?t recover|pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
         r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
+        r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
         meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
         fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",

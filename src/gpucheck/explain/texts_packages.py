@@ -382,6 +382,14 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(system|server|machine|pc)\b.{0,20}\b(crash|freez|hang)\w*\b.{0,20} when (install|build|compil)ing",
         ),
     ),
+    strong(
+        "build.setuptools",
+        "setuptools, or Python 3.12, no longer has what this build imports",
+        r"(torch|cuda).{0,400}No module named \W?pkg_res|No module named \W?pkg_resources.{0,400}(torch|cuda|\bnvcc)",
+        r"import name \W?packaging\W? from \W?pkg_resources|No module named \W?distutils\.msvccompiler",
+        meaning="Newer releases of setuptools dropped pkg_resources and parts of distutils.",
+        fix="pip install 'setuptools<70' wheel ninja, then pip install --no-build-isolation NAME, or its newer release",
+    ),
     proof(
         "build.ninja",
         "ninja is missing, which torch needs to build extensions",
@@ -421,7 +429,7 @@ TEXTS: tuple[Condition, ...] = (
         "import.extension",
         "a package was installed without its CUDA extension",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-        r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
+        r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
@@ -454,7 +462,7 @@ TEXTS: tuple[Condition, ...] = (
         r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
         r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
         r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
+        r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",

@@ -33,9 +33,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.3",
         "CUDA's driver does not initialise",
-        r"CUDA driver initialization failed, you might not have a CUDA gpu",
+        r"CUDA driver initialization failed, you might not have a CUDA gpu|cuInit failed: initialization error",
         *_code(3),
-        r"cuInit failed: initialization error",
         meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
         "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
         fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
@@ -58,10 +57,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.46",
         "the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
-        *_code(46),
         r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
         r"exclusive-thread device already in use|devices .{1,40}are occupied by other processes and can'?t be used",
         r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
+        *_code(46),
         meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in. In mode Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
@@ -98,10 +97,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.too_old",
         "the driver is older than the program's CUDA",
-        r"NVIDIA driver on your system is too old \(found version",
+        r"NVIDIA driver on your system is too old \(found version|driver (version )?(is )?too old.{0,40}CUDA",
         r"CUDA driver version is insufficient for CUDA runtime version",
-        r"your nvidia driver is too old|forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
-        r"API call is not supported in the installed CUDA driver|driver (version )?(is )?too old.{0,40}CUDA",
+        r"Driver does not support the required nvenc|forward compatibility was attempted on .{0,60}insufficient",
+        r"your nvidia driver is too old|API call is not supported in the installed CUDA driver",
         r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
@@ -194,9 +193,9 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.999",
         "CUDA does not start and gives no reason",
         r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
-        *_code(999),
         r"OS call failed or operation not supported on this OS",
         r"(cudaError|CUDA_ERROR_)Operating_?System\b",
+        *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or not allowed, the memory "
@@ -220,11 +219,11 @@ TEXTS: tuple[Condition, ...] = (
         r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
         r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
         r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
-        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
         r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
+        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
+        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
         r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
         r"only)?|CUDA)( support)?\b",
-        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
         meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
@@ -265,7 +264,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
         r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
         r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
-        r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+        r"_get_cuda_arch_flags.{0,200}IndexError|using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list",
         r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
         r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
@@ -370,8 +369,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.no_devices",
         "the driver is there and finds no GPU",
-        r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
         r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
+        r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
         meaning="No GPU answers: Blackwell needs the open module, or a GPU is a virtual machine's or failed to start.",
         fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
@@ -389,9 +388,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvml.reset",
         "a GPU has to be reset before it can be used",
+        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
         r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
-        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
@@ -436,8 +435,8 @@ TEXTS: tuple[Condition, ...] = (
         "slurm.gres",
         "Slurm has no such GPU for the job",
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
-        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
+        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
@@ -465,8 +464,8 @@ TEXTS: tuple[Condition, ...] = (
         "kubernetes.dcgm",
         "DCGM, which reads the GPUs' counters for monitors, failed",
         r"Error watching fields|third-party Profiling module returned an unrecoverable error",
-        r"\bDCGM_ST_(?!OK)\w+",
         r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
+        r"\bDCGM_ST_(?!OK)\w+",
         meaning="A profiler (Nsight, ncu) or another DCGM has the counters; or DCGM is older than the driver or GPU.",
         fix="dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
         "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
@@ -503,9 +502,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.no_room",
         "there is no space for another MIG instance",
+        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
         r"device).{0,120}Insufficient Resources",
-        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
         "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
@@ -513,9 +512,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.in_use",
         "a MIG instance cannot be destroyed while something uses it",
+        r"MIG mode is in pending (enable|disable) state",
         r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
         r"another client",
-        r"MIG mode is in pending (enable|disable) state",
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has it open.",
         fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
@@ -656,9 +655,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "setup.packages",
         "packages of NVIDIA's driver or of CUDA contradict each other: usually they come from two sources",
-        r"\b(lib)?(nvidia|cuda|cudnn|nccl)[\w.+-]* ?: ?Depends: .{0,200}(to be installed|installable)",
         r"dpkg: error processing archive .{0,160}(nvidia|cuda).{0,200}trying to overwrite",
         r"(nvidia-driver|kmod-nvidia|cuda-drivers)\S* .{0,160}(nothing provides|none of the providers|filtered out by)",
+        r"\b(lib)?(nvidia|cuda|cudnn|nccl)[\w.+-]* ?: ?Depends: .{0,200}(to be installed|installable)",
         meaning="Ubuntu's packages and those of NVIDIA's repository are mixed, or an older driver is half installed.",
         fix="sudo apt-get purge '^(lib)?nvidia-.*-[0-9]+' '^cuda-drivers.*' && sudo apt-get autoremove, take one of "
         "the two sources out of /etc/apt/sources.list.d (apt-cache policy nvidia-driver-580 shows them), sudo apt-get "
@@ -716,7 +715,6 @@ TEXTS: tuple[Condition, ...] = (
         "mig.one",
         "a process can use only one MIG instance, and torch shows only that one",
         r"\bMIG\b.{0,900}\bdevice_count\(\)\W{0,4}((is|returns?|shows?|gives?) )?\W{0,8}1\b(?![\d.])",
-        r"\bdevice_count\(\).{0,40}\b(only )?(one|1)\b(?![\d.]).{0,80}\bMIG\b",
         r"\bMIG\b.{0,600}\bonly (1|one|the first) (MIG )?(device|instance|gpu)",
         meaning="That is CUDA's limit, whatever the container or CUDA_VISIBLE_DEVICES lists.",
         fix="one process for each instance, each with one UUID of nvidia-smi -L in its CUDA_VISIBLE_DEVICES; parallel "
@@ -725,8 +723,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "mps.none",
         "torch does not see Apple's GPU (Metal)",
-        r"\bmps\.is_available\(\)\W{0,6}((is|returns?|gives?|shows?) )?\W{0,4}False",
         r"MPS device (was )?not found|MPS (is )?not available because",
+        r"\bmps\.is_available\(\)\W{0,6}((is|returns?|gives?|shows?) )?\W{0,4}False",
         meaning="Python runs under Rosetta (x86_64), macOS is too old for this torch, or the Mac is one of Intel's.",
         fix="python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 (else "
         "an arm64 Python in a new environment) and 14.0 or newer (torch before 2.9: 13.0); then pip install -U torch",
