@@ -301,7 +301,7 @@ kernel.nvrm|nvidia-suspend|PM: pci_pm_suspend(): nv_pmops_suspend+0x0/0x30 [nvid
 nvml.not_loaded|linux-cachyos-headers|couldn't communicate with the NVIDIA driver. nvidia-dkms, linux-cachyos
 nvml.mismatch|--no-kernel-module|Failed to initialize NVML: Driver/library version mismatch//in an LXC, host 550.127
 nvcc.host_compiler|g++-12|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
-cuinit.too_old|update the driver|[h264_nvenc @ 0x55] Driver does not support the required nvenc API version. Required: 12.1
+cuinit.too_old|update the driver|Driver does not support the required nvenc API version. Required: 12.1
 torch.no_accelerator|TORCH_CUDA_ARCH_LIST|cpp_extension.py in _get_cuda_arch_flags//IndexError: list index out of range
 import.extension|from its sources|ImportError: cannot import name '_C' from 'detectron2' (/d2/detectron2/__init__.py)
 """
