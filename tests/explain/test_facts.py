@@ -303,6 +303,13 @@ nvml.mismatch|--no-kernel-module|Failed to initialize NVML: Driver/library versi
 nvcc.host_compiler|g++-12|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
 cuinit.too_old|update the driver|Driver does not support the required nvenc API version. Required: 12.1
 torch.no_accelerator|TORCH_CUDA_ARCH_LIST|cpp_extension.py in _get_cuda_arch_flags//IndexError: list index out of range
+hip.none|render|rocBLAS error: Could not initialize Tensile host: No devices found
+xpu.none|newest graphics driver|>>> torch.xpu.is_available()//False//Arc A770, Windows 11
+kubernetes.insufficient|tolerations|0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: present}.
+kubernetes.plugin|nvidia-ctk|$ kubectl get pods -A//nvidia-device-plugin-daemonset-gf4qg 0/1 CrashLoopBackOff 9295
+setup.vgpu|ClientConfigToken|License Status                    : Unlicensed (Restricted)
+setup.vfio|lspci -nnk|vfio 0000:01:00.0: group 1 is not viable
+build.windows|x64 Native|nvcc//fatal error C1083: Cannot open include file: 'corecrt.h': No such file or directory
 import.extension|from its sources|ImportError: cannot import name '_C' from 'detectron2' (/d2/detectron2/__init__.py)
 """
 

@@ -17,6 +17,8 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
+    "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
     "ModuleNotFoundError: No module named 'pkg_resources'",
     "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "

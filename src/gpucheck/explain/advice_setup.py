@@ -184,8 +184,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
         r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
-        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
-        "module for this kernel; reboot",
+        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, and reboot",
     ),
     of("kubernetes.plugin", "container.no_runtime")(
         r"\bk3s\b|\brke2\b",
@@ -197,6 +196,10 @@ ADVICE: tuple[Advice, ...] = (
         "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero); libsycl and libur_loader: pip install "
         f"--force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
         title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    of("xpu.none")(
+        lambda facts: "windows" in facts.platforms and "wsl" not in facts.platforms,
+        f"Intel's newest graphics driver, then pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu",
     ),
     of("bitsandbytes.setup")(
         r"bnb_cuda_version=\S",
@@ -219,8 +222,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.argument", "cuda.no_kernel")(
         r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention replaces it), or a newer xformers: its FlashAttention 3 is for "
-        "Hopper alone and was chosen on another GPU",
+        "pip uninstall xformers (torch's own attention replaces it), or a newer one: its FlashAttention 3 is Hopper's",
         title="xformers chose an attention kernel that this GPU cannot run",
     ),
     of("tensor.load")(
@@ -503,8 +505,7 @@ ADVICE: tuple[Advice, ...] = (
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
-        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 and current torches '
-        "do not support this one",
+        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 does not support this one',
         title="this GPU (Kepler or older) is too old for a current torch",
     ),
     of("kernel.nvrm", "cuinit.999", "cuinit.unexpected", "llamacpp.cpu", "torch.no_acc", "cuinit.100")(
@@ -626,8 +627,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nvml.not_loaded", "kernel.wrong_module")(
         r"\bnvidia(?:-open)?-dkms\b(?!-\d)|\bpacman\b|\barch(?:linux| linux)\b|cachyos|manjaro|endeavouros",
         "uname -r names the kernel: sudo pacman -S its headers (linux-headers, linux-lts-headers, linux-zen-headers, "
-        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module for it; dkms "
-        "status, then reboot",
+        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module; then reboot",
         title="the driver's kernel module is not loaded: probably not built for this kernel, for want of its headers",
     ),
     of("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau")(
@@ -735,8 +735,7 @@ ADVICE: tuple[Advice, ...] = (
         r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
         r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
         "`where vcruntime140.dll msvcp140.dll libiomp5md.dll` shows all: rename old ones beside python.exe, or update "
-        "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
-        "before PyQt and the like",
+        "them (conda install -c conda-forge vc14_runtime, or Visual C++'s Redistributable); import torch before PyQt",
         title="a DLL was found and failed as it started (error 1114)",
     ),
     of("import.dll")(

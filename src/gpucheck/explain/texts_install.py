@@ -153,8 +153,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch is not installed here",
         r"\bNo module named '?torch'?(?![\w.])",
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
-        fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or python "
-        "-m pip install torch in a virtual environment",
+        fix="python -m pip show torch with that very interpreter; then its environment, or python -m pip install torch",
         follows=("build.isolation",),
     ),
     strong(
@@ -264,8 +263,7 @@ TEXTS: tuple[Condition, ...] = (
         "Triton, or the linker, does not find libcuda",
         r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
         r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
-        meaning="Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones "
-        "leave it to the linker, which wants a libcuda.so.",
+        meaning="Triton asks `ldconfig -p` for libcuda.so.1 (old ones the linker for libcuda.so): it is not listed.",
         fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=FOLDER of libcuda.so; for -lcuda export LIBRARY_PATH=FOLDER, and if "
         "it has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
     ),
@@ -484,8 +482,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="where the line says Fatal: take the node out of use (drain or cordon), then reset all GPUs and switches "
-        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action; sudo journalctl -u "
-        "nvidia-fabricmanager shows what else was reported",
+        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action",
     ),
     proof(
         "bus.off",
@@ -506,8 +503,7 @@ TEXTS: tuple[Condition, ...] = (
         r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
         r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
         r"NVRM: None of the NVIDIA devices were initialized|NVRM: Open nvidia\.ko is only ready for use on",
-        meaning="The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
-        "power, or a GPU that needs the open kernel module.",
+        meaning="The GPU is there and did not start: firmware, Above 4G decoding, power, or it needs the open module.",
         fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
         "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
@@ -541,8 +537,7 @@ TEXTS: tuple[Condition, ...] = (
         r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
         meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
-        fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
-        "riser, and compare with gpucheck bench transfer",
+        fix="lspci -tv shows what is behind the address: reseat a GPU, without a riser (gpucheck bench transfer)",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
         r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),

@@ -441,6 +441,7 @@ TEXTS: tuple[Condition, ...] = (
         "an extension does not compile on Windows, or was never meant to",
         r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
         r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
         meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio.",
         fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
         'or the program inside WSL; to build it, "Desktop development with C++" of Visual Studio\'s build tools, in a '

@@ -14,8 +14,9 @@ _DRIVER_DOWN = (
     *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
 )
 
-# The bounds of a pattern for a short text that a person typed, without other text.
-_TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
+# The bounds of a pattern for a short text that a person typed, without other text. Texts about GPU 7, GPU memory or
+# CUDA's toolkit do not say that there is no GPU.
+_TYPED, _END = r"\A.{0,40}?\b", r"(?!s? (\d|memory|toolkit))\b.{0,30}\Z"
 
 
 def _code(number: int) -> tuple[str, ...]:
@@ -59,7 +60,6 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
         r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
         r"exclusive-thread device already in use|devices .{1,40}are occupied by other processes and can'?t be used",
-        r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         *_code(46),
         meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
@@ -233,9 +233,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
             r"\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b",
             r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
-            r"CUDA used to build PyTorch: (None|"
-            r"Could not collect).{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA available: Fal"
-            r"se",
+            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A ?"
+            r"(?!.{0,40}macOS).{0,900}Is CUDA available: False",
         ),
     ),
     hint(
@@ -272,24 +271,15 @@ TEXTS: tuple[Condition, ...] = (
         r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
         r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
         r"\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b",
-        r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are )?(found|"
-        r"detected|available)",
+        r"\bno (supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
         _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
         _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
         r"(available|detected|found|recognized|visible|working|used)" + _END,
-        _TYPED
-        + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
-        # Texts about GPU 7, GPU memory or CUDA's toolkit do not say that there is no GPU.
-        + r"(?!s? (\d|memory|toolkit))"
-        + _END,
-        _TYPED
-        + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?"
-        + r"(?!s? (\d|memory|toolkit))"
-        + _END,
+        _TYPED + r"(cannot|can'?t|doesn'?t|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)" + _END,
+        _TYPED + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?" + _END,
         r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|"
         r"CUDA device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
-        r"(is )?only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! with)(?!.{0,40}(capability|sm_?\d|"
-        r"H100|Ampere))",
+        r"only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! with)(?!.{0,40}(capabil|sm_?\d|H100|Amper))",
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
         fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where it "
@@ -421,14 +411,14 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "kubernetes.insufficient",
-        "Kubernetes has no free GPU for the pod",
-        r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
-        r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
+        "Kubernetes has no node with a free GPU that the pod may use",
+        r"UnexpectedAdmissionError.{0,200}(gpu|device number not matched|devices? unavailable)",
+        r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+|untolerated taint .{0,3}(nvidia|amd)\.com/gpu",
         r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
-        r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
-        meaning="Other pods have the GPUs, the node's device plugin does not run, or the GPUs are marked unhealthy.",
+        meaning="Other pods have the GPUs, the device plugin does not run, or the node's taint keeps the pod away.",
         fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu. If it is 0 or absent, the device "
-        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs",
+        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs. A taint: "
+        "tolerations: [{key: nvidia.com/gpu, operator: Exists}] in the pod",
         follows=("nvml.", "container.", "xid."),
     ),
     strong(
@@ -451,7 +441,7 @@ TEXTS: tuple[Condition, ...] = (
         r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
         r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
         r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
-        r"If this is a GPU node, did you (set|configure)",
+        r"If this is a GPU node, did you (set|configure)|device-plugin[\w-]{0,24} 0/1 (CrashLoop|Error|Init)",
         r"Incompatible (platform|strategy|device discovery).{0,40}detected",
         r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
         r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
@@ -674,6 +664,24 @@ TEXTS: tuple[Condition, ...] = (
         "which add nvidia.github.io/libnvidia-container and its key; then sudo apt-get update and the command again",
     ),
     strong(
+        "setup.vgpu",
+        "the virtual GPU (vGPU) has no license, or its guest driver is not of the host's vGPU release",
+        r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
+        r"License Status *: Unlic|nvidia-gridd\b.{0,99}(fail|error|unlic)|Guest VGPU version is (old|new)",
+        meaning="Without a license a vGPU slows down after 20 minutes, and CUDA may refuse to start.",
+        fix="in the guest the license server's token in /etc/nvidia/ClientConfigToken, then sudo systemctl restart "
+        "nvidia-gridd (nvidia-smi -q | grep -i license); drivers of one vGPU release in guest and host",
+    ),
+    strong(
+        "setup.vfio",
+        "the host cannot pass the GPU to a virtual machine: its IOMMU group, another driver, or a failed reset",
+        r"\bgroup \d+ is not viable|\bvfio\b.{0,80}(not ready \d+ms|stuck in D3|failed to (bind|open)|busy)",
+        r"cannot prepare PCI pass-through, IOMMU not present|No IOMMU detected, please|error getting device from group",
+        meaning="All devices of one IOMMU group go to one virtual machine, each with the driver vfio-pci on the host.",
+        fix="VT-d or AMD-Vi on in the firmware (Intel also intel_iommu=on), options vfio-pci ids=10de:… (GPU and audio "
+        "in lspci -nn) in /etc/modprobe.d, a reboot: lspci -nnk shows vfio-pci; after a failed reset power it off",
+    ),
+    strong(
         "windows.device",
         "Windows has stopped the GPU, whose driver reports a problem (Code 43; Code 12: it found no memory range)",
         r"\b(gpu|geforce|nvidia|radeon|rtx|gtx|passthrough)\b.{0,120}\b(code|error) 43\b",
@@ -692,7 +700,6 @@ TEXTS: tuple[Condition, ...] = (
         "cable of its own for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
-            r"\b(pc|computer|machine|system|server)\b.{0,40}\b(shut|turn|power)s? (itself )?(off|down)\b.{0,160}\bgpu",
             r"\b(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server)\b.{0,30}\b((shut|"
             r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
         ),
