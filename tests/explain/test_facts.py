@@ -287,7 +287,55 @@ kubernetes.plugin|--runtime=docker|nvidia-docker2//Incompatible platform detecte
 llamacpp.cpu_build|DGGML_CUDA=on|MAKE_ARGS=-DGGML_CUBLAS=on//llama-cpp-python still shows BLAS=0 on my GPU
 llamacpp.cpu_build|whl/cu124|from llama_cpp import Llama//n_gpu_layers=20//why does it not use gpu?
 compile.missing|"triton-windows<3.2" for torch 2.4|WindowsPath, torch 2.4.1//Cannot find a working triton installation.
+torch.no_accelerator|whl/cu1|on Windows 11, RTX 4060//>>> torch.cuda.is_available()//False//torch version: 2.6.0
+torch.no_accelerator|--nv|$ singularity exec a.sif python -c "import torch; print(torch.cuda.is_available())"//False
+torch.no_accelerator|nvidia-smi|GPU usage stays at 0%, my training only uses the cpu. How do I make it run on the gpu?
+torch.cpu_only|held.txt|pip install x replaces my torch 2.8 cu128 with a cpu version
+cuinit.no_driver|--nv|apptainer exec img.sif python a.py//RuntimeError: Found no NVIDIA driver on your system.
+nvml.no_library|--gpus all|docker run -it nvidia/cuda nvidia-smi//exec: "nvidia-smi": executable file not found in $PATH
+llamacpp.cpu|--gpus all|docker run -d --name ollama ollama/ollama//msg="no compatible GPUs were discovered"
+llamacpp.cpu|modprobe nvidia_uvm|my pc goes to sleep//level=INFO msg="no compatible GPUs were discovered"
+llamacpp.cpu|ollama-cuda|msg="Dynamic LLM libraries" runners="[cpu cpu_avx cpu_avx2]"
+llamacpp.cpu_build|DGGML_CUDA=on|I installed llama-cpp-python, n_gpu_layers=-1, and it still runs on the cpu only
+kernel.build|a newer driver|Bad return status for module build on kernel: 6.11// /var/lib/dkms/nvidia/535.183/make.log
+kernel.build|linux-headers-$|Your kernel headers for kernel 6.8.0-45-generic cannot be found//nvidia-dkms-550
+import.libcuda|ln -s|Could not load library libcudnn_ops_infer.so.8. Error: libcuda.so: cannot open shared object file
+import.library|libnvrtc…|Could not load library libcudnn_ops.so.8. Error: libnvrtc.so: cannot open shared object
+import.dll|import torch before|ImportError: DLL load failed while importing simple_knn_C: The specified module
+pip.torch|glibc 2.28|No matching distribution found for torch==2.8//You're on Linux (`manylinux_2_17_x86_64`)
+pip.torch|an older Python|No matching distribution found for torch==2.5.1//CPython 3.14//Python ABI tags: `cp39`
+pip.torch|torch==2.2.2|No matching distribution found for torch==2.6.0//You're on macOS (`macosx_13_0_x86_64`)
+container.cdi|a+rX|sudo podman works//Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all
+nvml.permission|label=disable|podman, getenforce: Enforcing//Failed to initialize NVML: Insufficient Permissions
+container.cli|nvidia-modprobe|after every reboot//error executing hook `nvidia-container-toolkit` (exit code: 1)
+nvcc.mismatch|--no-build-isolation|uv add x//detected CUDA version (12) mismatches the version that was used to compile
+tensorflow.no_gpu|cudatoolkit=11.2|TensorFlow 2.10 on Windows//>>> tf.config.list_physical_devices('GPU')//[]
+xpu.none|libze-intel-gpu1|docker run --device /dev/dri x//>>> torch.xpu.device_count()//torch.xpu.device_count() is 0
+xpu.lost|OpenVINO|Intel(R) UHD Graphics 770//RuntimeError: UR error
+kernel.rm_init|use64bitMMIO|NVRM: GPU 0000:0b:00.0: RmInitAdapter failed! (0x24:0xffff:1211)//VMware Virtual Platform
+nvml.no_devices|-open|RTX 5080, nvidia-driver-570//No devices were found
+kernel.nouveau|blacklist nouveau|couldn't communicate with the NVIDIA driver//nouveau 2285568 1
+nvcc.host_compiler|CUDA 13.3|error: exception specification is incompatible with that of previous function "cospi"
+nvcc.host_compiler|14.38|yvals_core.h(902): error STL1002: Unexpected compiler version, expected CUDA 12.4 or newer.
+cutlass.arch|a release that lists|This kernel only supports sm120.//cudaErrorLaunchFailure: unspecified launch failure
+crash.segfault|HSA_OVERRIDE|Segmentation fault (core dumped)//#0 0x0 in () at /opt/rocm/hip/lib/libamdhip64.so.5
+build.extension|pip install -v|ERROR: Failed building wheel for detectron2
+build.memory|MAX_JOBS|When I pip install flash-attn my server becomes unresponsive, 64 cores
+bus.off|power-cycle|The GPU keeps falling off the bus after 20 minutes of training
+kernel.nvrm|nvidia-suspend|PM: pci_pm_suspend(): nv_pmops_suspend+0x0/0x30 [nvidia] returns -5
 nvml.not_loaded|linux-cachyos-headers|couldn't communicate with the NVIDIA driver. nvidia-dkms, linux-cachyos
+nvml.mismatch|--no-kernel-module|Failed to initialize NVML: Driver/library version mismatch//in an LXC, host 550.127
+nvcc.host_compiler|g++-12|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
+cuinit.too_old|update the driver|Driver does not support the required nvenc API version. Required: 12.1
+torch.no_accelerator|TORCH_CUDA_ARCH_LIST|cpp_extension.py in _get_cuda_arch_flags//IndexError: list index out of range
+hip.none|render|rocBLAS error: Could not initialize Tensile host: No devices found
+xpu.none|newest graphics driver|>>> torch.xpu.is_available()//False//Arc A770, Windows 11
+kubernetes.insufficient|tolerations|0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: present}.
+kubernetes.plugin|nvidia-ctk|$ kubectl get pods -A//nvidia-device-plugin-daemonset-gf4qg 0/1 CrashLoopBackOff 9295
+setup.vgpu|ClientConfigToken|License Status                    : Unlicensed (Restricted)
+setup.vfio|lspci -nnk|vfio 0000:01:00.0: group 1 is not viable
+build.windows|x64 Native|nvcc//fatal error C1083: Cannot open include file: 'corecrt.h': No such file or directory
+import.extension|from its sources|ImportError: cannot import name '_C' from 'detectron2' (/d2/detectron2/__init__.py)
 """
 
 

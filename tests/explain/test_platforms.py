@@ -93,15 +93,40 @@ def test_inside_wsl_the_driver_is_windowss() -> None:
 
 
 # Rows about Linux's kernel, containers and schedulers, which none of these platforms has; NVLink and InfiniBand.
-_LINUXS = ("kernel.", "bus.", "xid.", "container.", "kubernetes.", "slurm.", "jetson.", "nvswitch.", "mig.", "nccl.")
+_LINUXS = (
+    "kernel.",
+    "bus.",
+    "xid.",
+    "container.",
+    "kubernetes.",
+    "slurm.",
+    "jetson.",
+    "nvswitch.",
+    "mig.",
+    "nccl.",
+    "setup.",
+)
 _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
     "mac": (
         r"nvidia-smi|sudo|dmesg|gpu-reset|modprobe|CUDA build",
-        ("cuda.", "cublas.", "cudnn.", "cufft.", "curand.", "cusolver.", "cusparse.", "hip.", "xpu.", "dist.", "nvml."),
+        (
+            "cuda.",
+            "cublas.",
+            "cudnn.",
+            "cufft.",
+            "curand.",
+            "cusolver.",
+            "cusparse.",
+            "hip.",
+            "xpu.",
+            "dist.",
+            "nvml.",
+            "power.",
+        ),
     ),
     "windows": (
         r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY|apt-get|\bsudo\b",
-        ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import."),
+        ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import.", "tensorflow."),
     ),
     "wsl": (r"modprobe|dmesg(?!.{0,30}(oom|killed))|gpu-reset|dkms", ("hip.", "xpu.")),
     "rocm": (r"compute-sanitizer|\bxid\b|nvidia-smi", ("nvml.", "cuinit.", "cuda.ecc", "cuda.nvlink", "cudnn.")),

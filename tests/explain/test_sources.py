@@ -51,6 +51,13 @@ OTHERS = (
     "import.architecture",
     "import.module",
     "compile.cache",
+    "setup.",
+    "windows.device",
+    "build.setuptools",
+    "power.loss",
+    "tensorflow.no_gpu",
+    "mig.one",
+    "mps.none",
 )
 
 

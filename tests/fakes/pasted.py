@@ -17,6 +17,10 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
+    "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
+    "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
+    "ModuleNotFoundError: No module named 'pkg_resources'",
     "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
     "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",
@@ -69,6 +73,13 @@ REST: dict[str, str] = {
     "CollectiveFingerPrint(OpType=ALLREDUCE)",
     "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",
     "kernel.nouveau": "ERROR: The Nouveau kernel driver is currently in use by your system.",
+    "setup.packages": " nvidia-driver-550 : Depends: libnvidia-gl-550 (= 550.90) but 550.120 is to be installed",
+    "setup.source": "E: Unable to locate package nvidia-container-toolkit",
+    "windows.device": "GeForce RTX 4090: stopped this device because it has reported problems. (Code 43)",
+    "power.loss": "My eGPU (RTX 4070) disconnects after five minutes of training.",
+    "tensorflow.no_gpu": ">>> tf.config.list_physical_devices('GPU')\n[]",
+    "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",
+    "mps.none": ">>> torch.backends.mps.is_available()\nFalse",
     "nvswitch.sxid": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",
 }
 

@@ -13,7 +13,24 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
+        r"\blxc\b",
+        "in the container the host's own driver version without its module (NVIDIA-Linux-x86_64-VERSION.run "
+        "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
+        title="the LXC container has no driver of the host's version, or not its devices",
+    ),
     *advice_setup.ADVICE,
+    of("xpu.lost", "xpu.call")(
+        r"\bu?hd graphics\b",
+        "the CPU (--cpu), or OpenVINO, which supports it: torch's XPU is for Arc, Core Ultra and Data Center GPUs",
+        title="this integrated GPU is not one that torch's XPU supports",
+    ),
+    of("crash.segfault")(
+        r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm",
+        "rocminfo | grep gfx, then HSA_OVERRIDE_GFX_VERSION of a relative: 9.0.0 (gfx90c), 10.3.0 (gfx103x), 11.0.0 "
+        "(gfx110x); beside an integrated GPU HIP_VISIBLE_DEVICES=N of the other; else a torch or ROCm that lists it",
+        title="ROCm probably has no code for this AMD GPU, or uses the processor's own",
+    ),
     of("numerics.nan")(
         r"nansexception|nans was produced in|\A(?=[\s\S]*(?:webui|comfyui|invokeai|fooocus))(?![\s\S]*(?:train|lora_))",
         "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "

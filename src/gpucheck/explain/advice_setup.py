@@ -33,6 +33,132 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(fixes.older_build(facts.driver_cuda)) and "container" not in facts.names,
         lambda facts: f"{fixes.older_build(facts.driver_cuda)}; or a newer driver, and a newer torch",
     ),
+    of("cuinit.", "torch.no_acc", "torch.sees_none", "import.libcuda", "nvml.no", "container.cli", "tensorflow.")(
+        r"\b(?:apptainer|singularity) (?:-\w )?(?:exec|run|shell|instance)\b(?![\s\S]*--(?:nv|rocm)\b)",
+        "--nv (AMD: --rocm) after exec, run or shell and before the image's name; nvidia-smi has to work on the host",
+        title="singularity or apptainer was started without --nv, which passes the GPU in",
+    ),
+    of("nvml.no_library", "llamacpp.cpu", "cuinit.no_driver", "import.libcuda", "cuinit.100", "torch.no_acc")(
+        r"\bdocker run (?![\s\S]*(?:--gpus|--runtime|--device|/dev/kfd))[^\n]*\w/\w|"
+        r"exec: \S*nvidia-smi\W{1,3}executable file",
+        "docker run --gpus all … (Compose: deploy.resources.reservations.devices with driver: nvidia, capabilities: "
+        "[gpu]; podman --device nvidia.com/gpu=all), with nvidia-container-toolkit and a working nvidia-smi there",
+        title="the container was started without the GPU (--gpus all)",
+    ),
+    of("torch.no_acc", "torch.sees_none")(
+        lambda facts: (
+            not (facts.build or facts.vendor in ("amd", "intel") or {"jetson", "ray", "container"} & facts.names)
+            and not {"wsl", "mac", "directml"} & facts.platforms
+            and bool("windows" in facts.platforms or facts.processor)
+        ),
+        install_torch,
+        title="this torch is probably a build for the CPU: PyPI has no other for Windows, and had none for ARM",
+    ),
+    of("torch.cpu_only")(
+        r"(?:uninstall|replac|overwr|downgrad)\w*[\s\S]{0,100}\btorch",
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ, then the package beside it: "
+        "pip freeze | grep -i ^torch > held.txt && pip install -c held.txt NAME (uv: --torch-backend=auto)",
+        title="another package's installation replaced torch by a build for the CPU",
+    ),
+    of("llamacpp.cpu")(
+        r"runners=\W?\[cpu[ \w]*\]",
+        "curl -fsSL https://ollama.com/install.sh | sh installs it whole; a distribution has another package for the "
+        "GPU (Arch ollama-cuda or ollama-rocm, NixOS services.ollama.acceleration)",
+        title="this Ollama has only its part for the CPU",
+    ),
+    of("kernel.build")(
+        r"headers for kernel|kernel source tree|linux-headers\S* package",
+        "sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel-$(uname -r), Arch linux-headers of that "
+        "kernel, Proxmox proxmox-headers-$(uname -r)), then sudo dkms autoinstall and reboot",
+        title="the headers of the kernel are not installed, with which the driver's module is built",
+    ),
+    of("kernel.build")(
+        r"ftrivial-auto-var-init|compiler differs from|cc version check failed",
+        "sudo apt-get install gcc-12 (the version that `The kernel was built by` names), sudo update-alternatives "
+        "--install /usr/bin/gcc gcc /usr/bin/gcc-12 60, then sudo dkms autoinstall",
+        title="the kernel was built by another gcc than the system's",
+    ),
+    of("kernel.build")(
+        r"nvidia\S{0,20}[/-]\d{3}\b|driver.{0,20}\b\d{3}\.\d",
+        "a newer driver: the newest branch that knows the GPU (580 is the last for GTX 9xx, 10xx and V100; 470 for "
+        "Kepler, which needs an older kernel, Arch linux-lts), -open from RTX 20 on; until then boot the kernel before",
+        title="this driver is probably older than the kernel, whose interface has changed",
+    ),
+    of("import.libcuda", "import.library")(
+        r"error: lib(?:cuda|nvrtc)\.so: cannot open",
+        "sudo ln -s libcuda.so.1 FOLDER/libcuda.so, FOLDER from ldconfig -p | grep libcuda.so.1 (WSL: "
+        "LD_LIBRARY_PATH=/usr/lib/wsl/lib; where it has none, --gpus all). libnvrtc.so: such a link to the libnvrtc… "
+        "of site-packages/nvidia/cuda_nvrtc/lib or torch/lib, and that folder in LD_LIBRARY_PATH",
+        title="cuDNN looks for a library by its name without a number, and only one with a number is there",
+    ),
+    of("import.dll")(
+        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbgemm|cudnn|onnx|flash|tensorrt)\w+: ?(?:the|找|指)",
+        "import torch before that module in the program (its DLLs are in torch\\lib); where it still fails, the "
+        "module's wheel for this torch and CUDA, or build it again (pip install --no-build-isolation FOLDER)",
+        title="an extension does not find torch's DLLs: torch is imported after it, or is another version",
+    ),
+    of("pip.torch")(r"\bcpython \d[\s\S]{0,120}abi tag", find_version, title="torch has no wheel for this Python"),
+    of("pip.torch")(
+        r"youre on (?:linux \(manylinux_2_(?:[5-9]|1\d|2[0-7])_|macos \(\S*x86_64)",
+        lambda facts: (
+            "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12, the last one for Macs with Intel's processors"
+            if facts.holds(r"youre on macos")
+            else "ldd --version: torch 2.7 and newer want glibc 2.28 (RHEL 8, Debian 10): a newer system or image, or "
+            "torch==2.6.0; where the system has it, uv sync --refresh, because uv keeps what it read before"
+        ),
+        title="this system is older than torch's wheels ask for (or uv remembers an older glibc)",
+    ),
+    of("nvml.permission")(
+        r"\A(?=[\s\S]*nvml: insuff)[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|\brhel\b|rocky)",
+        "--security-opt label=disable at the container's start (Compose security_opt: [label=disable]), or for all "
+        "sudo setsebool -P container_use_devices on; sudo ausearch -m avc -ts recent shows what was refused",
+        title="SELinux probably keeps the container from the GPU's device files",
+    ),
+    of("container.cli")(
+        r"(?:after|each|every)\b[^.\n]{0,24}\b(?:re)?boot|(?:until|must) (?:i )?run \W{0,4}nvidia-smi|custom device",
+        "on the host sudo nvidia-modprobe -c 0 -u makes /dev/nvidia0 and /dev/nvidia-uvm; for each boot sudo "
+        "systemctl enable --now nvidia-persistenced, and that command in a unit before docker.service",
+        title="the GPU's device files are not there on the host until a program makes them",
+    ),
+    of("nvcc.mismatch")(
+        r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
+        "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
+        "wheel and ninja there; where nvcc --version still differs from torch.version.cuda, CUDA_HOME of that toolkit",
+        title="the package was built against a torch of its own (build isolation), of another CUDA than nvcc",
+    ),
+    of("tensorflow.")(
+        r"\A(?![\s\S]*(?:ubuntu|linux_|/home/|/usr/|colab))[\s\S]*\bwindows\b",
+        "WSL, and in it pip install 'tensorflow[and-cuda]'; in Windows itself only 2.10 and older: Python 3.10, conda "
+        "install -c conda-forge cudatoolkit=11.2 cudnn=8.1.0, pip install 'tensorflow<2.11' 'numpy<2'",
+        title="TensorFlow has no GPU in Windows after 2.10, and 2.10 wants CUDA 11.2 and cuDNN 8.1",
+    ),
+    of("xpu.none")(
+        r"\b(?:docker|podman|container|lxc)\b",
+        "a newer image, or Intel's newest compute runtime in it (libze-intel-gpu1, intel-opencl-icd; B580: 24.48 or "
+        "newer); an older one on a kernel of 6.8 or newer: -e NEOReadDebugKeys=1 -e OverrideGpuAddressSpace=48; "
+        "--device /dev/dri --group-add with the number of the host's render; sycl-ls has to list level_zero:gpu",
+        title="Intel's driver inside the container sees no GPU: usually it is older than the GPU or the kernel",
+    ),
+    of("kernel.rm_init", "nvml.no_devices")(
+        r"vmware|\besxi\b|proxmox|\bqemu\b|\bkvm\b|passthrough|hyper-v|\bxen\b|\bqubes|virtual machine|\bhvm\b",
+        "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host; ESXi: pciPassthru.use64bitMMIO=TRUE, "
+        "pciPassthru.64bitMMIOSizeGB=128 (a power of two above the GPU's memory); on the host lspci -nnk shows "
+        "vfio-pci for all its functions; an RTX 50 needs nvidia-open in the guest; then power the host off and on",
+        title="the GPU does not start in the virtual machine: usually its memory windows or the firmware",
+    ),
+    of("kernel.rm_init", "nvml.no_devices")(
+        lambda facts: bool({"12.0", "10.0", "12.1"} & set(facts.capabilities)),
+        "the open kernel module: sudo apt-get install nvidia-driver-580-open (NVIDIA's repository nvidia-open, Arch "
+        "nvidia-open-dkms, a .run file --kernel-module-type=open) in place of the closed one, then reboot",
+        title="this GPU (Blackwell) needs the open kernel module, and probably has the closed one",
+    ),
+    of("nvml.not_loaded")(r"\bnouveau +\d{4,}|in use: nouveau", becomes="kernel.nouveau"),
+    of("nvcc.host_compiler")(
+        "exception specification is",
+        "CUDA 13.3 or newer, or an image with an older system (nvidia/cuda:12.8.1-devel-ubuntu24.04); else "
+        "noexcept(true) behind the functions that are named, in CUDA's crt/math_functions.h",
+        title="the system's glibc (2.41 or newer) declares functions that this CUDA toolkit declares too",
+    ),
     of("torch.cpu_only")(
         "conda_cpu",
         "in that environment conda remove cpuonly _pytorch_select (those it has), then conda install -c conda-forge "
@@ -65,8 +191,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
         r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
-        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
-        "module for this kernel; reboot",
+        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, and reboot",
     ),
     of("kubernetes.plugin", "container.no_runtime")(
         r"\bk3s\b|\brke2\b",
@@ -78,6 +203,10 @@ ADVICE: tuple[Advice, ...] = (
         "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero); libsycl and libur_loader: pip install "
         f"--force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
         title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    of("xpu.none")(
+        lambda facts: "windows" in facts.platforms and "wsl" not in facts.platforms,
+        f"Intel's newest graphics driver, then pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu",
     ),
     of("bitsandbytes.setup")(
         r"bnb_cuda_version=\S",
@@ -100,8 +229,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.argument", "cuda.no_kernel")(
         r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention replaces it), or a newer xformers: its FlashAttention 3 is for "
-        "Hopper alone and was chosen on another GPU",
+        "pip uninstall xformers (torch's own attention replaces it), or a newer one: its FlashAttention 3 is Hopper's",
         title="xformers chose an attention kernel that this GPU cannot run",
     ),
     of("tensor.load")(
@@ -121,10 +249,10 @@ ADVICE: tuple[Advice, ...] = (
         title="a self-compiled WSL kernel that probably lacks Microsoft's GPU module (dxgkrnl)",
     ),
     of("bitsandbytes.setup", "import.libcuda", "cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.sees_none")(
-        "image_build",
+        lambda facts: "image_build" in facts.names or facts.holds("_get_cuda_arch_flags"),
         "take the import or the test out of the image's RUN lines: only docker run --gpus all gives a container the "
         "driver and the GPU. A build of extensions needs no GPU: ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1 before it",
-        title="there is no GPU and no driver while an image is built",
+        title="no GPU is visible while the image or the extension is built",
     ),
     of("xformers.setup")(
         lambda facts: facts.build.startswith("cu") and facts.holds(r"\(you have \d"),
@@ -170,7 +298,7 @@ ADVICE: tuple[Advice, ...] = (
         title="conda's MKL is newer than this torch, and lacks a function that torch calls",
     ),
     of("nvcc.missing", "compile.cuda_h")(
-        r"\b(?:cusparse|cusolver|cublas|curand|cufft|cudnn)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
+        r"\b(?:cu(?:sparse|solver|blas|rand|fft|dnn)|nvrtc)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
         "find / -name 'cu*.h' 2>/dev/null: the header's folder in CPATH (HPC SDK: …/math_libs/X.Y/include, its lib64 "
         "in LIBRARY_PATH; pip's cuDNN: …/nvidia/cudnn/include, CUDNN_PATH=…/nvidia/cudnn), and build again in an empty "
         "folder; else sudo apt-get install cuda-libraries-dev-X-Y libcudnn9-dev-cuda-12 (conda install -c nvidia "
@@ -179,7 +307,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu")(
         lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
-        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision, or that built "
+        "from its sources; other indexes have none for this GPU",
     ),
     of("hip.none")(
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
@@ -314,12 +443,9 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library")(
+    of("import.library", "torch.no_acc")(
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
-        "python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
-        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
-        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). After 2.10 Windows has no GPU: use WSL',
-        title="TensorFlow does not find CUDA's libraries, and uses the CPU",
+        becomes="tensorflow.no_gpu",
     ),
     of("compile.missing", "compile.compiler")(
         # These packages bring a small compiler; torch.compile asks for cl.exe.
@@ -360,9 +486,10 @@ ADVICE: tuple[Advice, ...] = (
         title="this torch is built without MPS, which Apple's GPUs need",
     ),
     of("nvcc.host_compiler")(
-        r"microsoft visual studio",
+        r"microsoft visual studio|stl1002",
         "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
-        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler skips this check",
+        "newer CUDA toolkit (before 12.4: the toolset MSVC v143 14.38, vcvarsall.bat x64 -vcvars_ver=14.38 and set "
+        "DISTUTILS_USE_SDK=1). set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler skips this check",
         title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
     ),
     of("torch.cpu_only", "torch.no_accelerator")(
@@ -386,16 +513,15 @@ ADVICE: tuple[Advice, ...] = (
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
-        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 and current torches '
-        "do not support this one",
+        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 does not support this one',
         title="this GPU (Kepler or older) is too old for a current torch",
     ),
-    of("kernel.nvrm", "cuinit.999")(
+    of("kernel.nvrm", "cuinit.999", "cuinit.unexpected", "llamacpp.cpu", "torch.no_acc", "cuinit.100")(
         lambda facts: "suspend" in facts.names and not facts.platforms & {"wsl", "windows", "mac"},
         "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
         "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
         "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
-        title="the driver did not resume after a suspend",
+        title="the driver failed at a suspend",
         certainty="hint",
     ),
     *(
@@ -509,8 +635,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nvml.not_loaded", "kernel.wrong_module")(
         r"\bnvidia(?:-open)?-dkms\b(?!-\d)|\bpacman\b|\barch(?:linux| linux)\b|cachyos|manjaro|endeavouros",
         "uname -r names the kernel: sudo pacman -S its headers (linux-headers, linux-lts-headers, linux-zen-headers, "
-        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module for it; dkms "
-        "status, then reboot",
+        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module; then reboot",
         title="the driver's kernel module is not loaded: probably not built for this kernel, for want of its headers",
     ),
     of("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau")(
@@ -528,11 +653,11 @@ ADVICE: tuple[Advice, ...] = (
         title="Visual Studio does not have the CUDA toolkit's integration",
     ),
     of("nvcc.missing")(
-        r"cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|could not find cudatoolkit|cmake error",
+        r"make\S*: nvcc|cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|find cudatoolkit|cmake error",
         "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
         "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
         "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
-        title="CMake finds no CUDA compiler (nvcc)",
+        title="the build finds no CUDA compiler (nvcc)",
     ),
     of("import.extension")(
         r"mmcv\._ext",
@@ -618,8 +743,7 @@ ADVICE: tuple[Advice, ...] = (
         r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
         r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
         "`where vcruntime140.dll msvcp140.dll libiomp5md.dll` shows all: rename old ones beside python.exe, or update "
-        "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
-        "before PyQt and the like",
+        "them (conda install -c conda-forge vc14_runtime, or Visual C++'s Redistributable); import torch before PyQt",
         title="a DLL was found and failed as it started (error 1114)",
     ),
     of("import.dll")(

@@ -204,8 +204,8 @@ _NAMED = {
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
     r"\bquadro k(?!620|1200|2200)\d+|"
     r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
-    "suspend": r"\bsuspend(?:s|ed|ing)?\b|powermanagement|powermgmt|\b(?:enters?|from) standby\b|"
-    r"\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+|standby|wak\w+)\b",
+    "suspend": r"(?:\b|pmops_)suspend(?:s|ed|ing)?\b|powermanagement|powermgmt|\b(?:enters?|from) standby\b|"
+    r"\bto sleep\b|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+|standby|wak\w+)\b",
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
     "dockerd": r"docker default runtime|nvidia-docker2|\bdockerd\b|daemon\.json",
     "nccl_info": r"\bnccl info\b",
@@ -253,8 +253,8 @@ _COMPILED = re.compile(
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"\b(?:i|we|ive|weve) [^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
-    r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |added |"
-    r"adding |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
+    r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |added |"
+    r"adding |(?<!found, )using |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
     r"^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
@@ -276,7 +276,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
-        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b|\bwindowspath\b"
+        r"\bexit status 0xc0000|\bcl is not found|\bnot recognized as an internal|\bwhere, cl\b|\bwindowspath\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"

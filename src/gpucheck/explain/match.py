@@ -209,7 +209,7 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Lines of environment reports: a package missing there is not an error of the program. NCCL also looks for InfiniBand's
 # library at every start.
 _ABSENT = re.compile(
-    r"(?!.*(?:error|fail))[\w .()/+-]{1,40}(?:: *|=+ *| {2,})"
+    r"(?!.*(?:error|fail|found for))[\w .()/+-]{1,40}(?:: *|=+ *| {2,})"
     r"(?:module not (?:found|installed)|n/a|v?\d+\.\w+[\w.+-]*)\.?$|"
     r".*(?:open|load)\w* (?:shared library )?libibverbs|.*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,

@@ -111,7 +111,8 @@ def find_version(facts: Facts) -> str:
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
     if facts.listed[-1:] == ((2, 2),) and "mac" in facts.platforms:
         return "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel's CPUs"
-    if facts.wanted.startswith("cu") and facts.holds(r"looking in \w+: \S*/whl/[\s\S]*from versions: \d[^)+]*\)"):
+    on_index = facts.holds(r"looking in \w+: \S*/whl/[\s\S]*from versions: \d[^)+]*\)")
+    if facts.wanted.startswith("cu") and (on_index or "mac" in facts.platforms):
         return f"pip install torch=={facts.asked} without +{facts.wanted}: a Mac has no CUDA, and no build with it"
     listed = facts.listed if not python else ()
     is_new = bool((python and high and python > high) or (listed and release < listed[0]))
@@ -210,7 +211,7 @@ def stated(then: str, facts: Facts) -> str:
         then = then.replace("nvidia.com/gpu: 1", f"nvidia.com/gpu: {gpus[1]}")
     if cache := re.search(r"(/[\w./-]*\.triton/cache\w*)", facts.text):
         then = then.replace("~/.triton/cache", cache[1])
-    if file := re.search(r"\b(cu[a-z]+|nv[a-z]+)(64\w+|\w*)\.dll", facts.text):
+    if file := re.search(r"(?<![\w-])(cu[a-z]+|nv[a-z]+)(64\w+|\w*)\.dll", facts.text):
         then = (
             then.replace("NAME.dll", file[0])
             .replace("cuDNN: site", "wheels: site")

@@ -56,7 +56,7 @@ TEXTS: tuple[Condition, ...] = (
         *messages.BY_ID["cuda.program_counter"].patterns,
         meaning="Usually it accessed memory outside its own, or overwrote its stack or code.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
-        follows=("assert.",),
+        follows=("assert.", "cutlass.arch"),
     ),
     proof(
         "cuda.device_assert",
@@ -260,7 +260,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.ecc",
         "the GPU's memory had an uncorrectable error",
-        r"uncorrectable ECC error encountered",
+        r"uncorrectable ECC error encountered|(unusable|not usable) (due to|because of) (an )?uncorrectable ECC",
         CUDA_SAYS + r"uncorrectable ECC error",
         meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
         fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
@@ -362,12 +362,11 @@ TEXTS: tuple[Condition, ...] = (
         "ROCm has no code for this GPU",
         r"(HIP|ROCm)\W? error:? .{0,40}no kernel image|Error \[HIP\]: .{0,60}no kernel image",
         r"amdgpu is not supported.{0,60}gfx|No compatible code objects found for",
-        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b",
+        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         r"No compatible (ROCm GPUs|amdgpu devices)|(HIP|ROCm) error: invalid device function",
         r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
         r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|(HIP|ROCm) error: device kernel image is invalid",
-        r"rocBLAS error: .{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
-        r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
+        r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
         r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
         r"Attempting to use hipBLASLt on an? unsupported architecture",
         r"GPU archs? of .{0,40}(is|are) (invalid|not supported)",
@@ -391,10 +390,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.none",
         "ROCm finds no GPU, or has no permission to open it",
-        r"no ROCm-capable device is detected|No HIP GPUs are available",
-        r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded",
+        r"no ROCm-capable device is detected|No HIP GPUs are available|Tensile host: No devices found",
+        r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
-        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd|adding custom device \W{0,2}/dev/(kfd|dri)",
+        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd|open /dev/kfd: perm|adding custom device \W{0,2}/dev/(kfd|dri)",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and "
@@ -489,8 +488,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "hip.mask",
         "variables that choose AMD GPUs contradict each other",
-        r"Inconsistent GPU visibility env vars",
-        r"HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
+        r"Inconsistent GPU visibility env vars|HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
         r"Please use \S+ instead of ROCR_VISIBLE_DEVICES",
         meaning="ROCR_VISIBLE_DEVICES hides GPUs first; HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES number the rest.",
         fix="set HIP_VISIBLE_DEVICES alone, and unset the others",
@@ -513,10 +511,13 @@ TEXTS: tuple[Condition, ...] = (
         r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
         r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file",
         r"PI_ERROR_DEVICE_NOT_FOUND|No device of requested type available|XPU device count is zero",
-        r"\bXPU is not available\b",
+        r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
+        r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
+        r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
-        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
-        "devices)",
+        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the devices)",
+        weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
+        logged=True,
     ),
     proof(
         "xpu.memory_query",
@@ -545,8 +546,9 @@ TEXTS: tuple[Condition, ...] = (
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
-        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch; else the "
-        "newest compute runtime (intel-compute-runtime, level-zero) and the torch that was released for it",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: "
+        "VAE Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and the "
+        "torch that was released for it",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),

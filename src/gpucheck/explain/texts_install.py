@@ -66,12 +66,12 @@ TEXTS: tuple[Condition, ...] = (
         r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
         r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
         r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
-        r"\bundefined symbol: iJIT_NotifyEvent",
         r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
         r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
         r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
         r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
+        r"\bundefined symbol: iJIT_NotifyEvent",
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a library of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
         "the versions that `pip show torch` requires, or reinstall torch with them",
@@ -79,14 +79,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.symbol",
         "a compiled package was built for another torch",
-        # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
-        r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-        _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
-        r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
+        # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
+        r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
+        _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
+        r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
         "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
@@ -99,10 +99,10 @@ TEXTS: tuple[Condition, ...] = (
         "import.libcuda",
         "the driver's libcuda is not found",
         r"libcuda\.so(\.1)?: cannot open shared object file",
-        r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
-        r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
         r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
+        r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
+        r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
         "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -111,27 +111,24 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.library",
         "a CUDA library is not found",
-        r"Error loading CUDA libraries\. GPU will not be used",
+        r"Error loading CUDA libraries\. GPU will not be used|make sure libcudnn\w*\.so[.\d]* is in your library path",
         r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
         r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
         r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
-        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
-        r"[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
-        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
-        r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
         r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
-        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
-        r"Cannot dlopen some GPU libraries",
+        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries",
         r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
-        r"CUDA backend failed to initialize: Unable to load cu",
-        r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
-        r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
+        r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
+        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
+        r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
@@ -142,14 +139,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.nms",
         "torchvision does not fit torch",
-        r"PyTorch and TorchAudio were compiled with different CUDA",
-        r"TorchAudio has CUDA version [\d.]+\b",
-        r"Couldn'?t load custom C\+\+ ops",
-        r"partially initialized module '?torchvision'? has no attribute '?extension",
-        r"extension torchvision.{0,20}not found",
+        r"PyTorch and TorchAudio were compiled with different CUDA|extension torchvision.{0,20}not found",
+        r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
         r"(No such operator|Could not run) '?torchvision::nms",
+        r"TorchAudio has CUDA version [\d.]+\b",
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
         fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
@@ -158,13 +153,13 @@ TEXTS: tuple[Condition, ...] = (
         "torch is not installed here",
         r"\bNo module named '?torch'?(?![\w.])",
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
-        fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or python "
-        "-m pip install torch in a virtual environment",
+        fix="python -m pip show torch with that very interpreter; then its environment, or python -m pip install torch",
         follows=("build.isolation",),
     ),
     strong(
         "build.isolation",
         "a package is built without access to the installed torch",
+        r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
         r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
         r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
         r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
@@ -172,7 +167,6 @@ TEXTS: tuple[Condition, ...] = (
         + ")",
         r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
         r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
-        r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
@@ -194,11 +188,10 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "import.torch_too_old",
         "a package needs another version of torch",
-        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
-        r"cannot import name '?\w+'? from '?torch\.",
-        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
+        r"cannot import name '?\w+'? from '?torch\.|Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
-        r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
+        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
+        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
         meaning="The package uses a function that this torch lacks: torch is older or newer than it expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -207,14 +200,14 @@ TEXTS: tuple[Condition, ...] = (
         "import.shadowed",
         "a file or folder called torch hides torch",
         r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
+        r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
         r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
         r".{0,80}circular import",
-        r"Failed to load PyTorch C extensions",
-        r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
-        "is. Rename it if it is yours. In torch's own sources start from another folder",
+        "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete the rest of its "
+        "folder, install it again. In torch's own sources start from another folder",
     ),
     proof(
         "import.numpy",
@@ -256,10 +249,12 @@ TEXTS: tuple[Condition, ...] = (
         r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
+        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
         "names, at the version made for the packages beside it",
+        common=(r"DLL load failed while importing (_C|_ext|\w+_(C|kernels?|ext|ops)):",),
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
@@ -268,8 +263,7 @@ TEXTS: tuple[Condition, ...] = (
         "Triton, or the linker, does not find libcuda",
         r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
         r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
-        meaning="Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones "
-        "leave it to the linker, which wants a libcuda.so.",
+        meaning="Triton asks `ldconfig -p` for libcuda.so.1 (old ones the linker for libcuda.so): it is not listed.",
         fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=FOLDER of libcuda.so; for -lcuda export LIBRARY_PATH=FOLDER, and if "
         "it has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
     ),
@@ -289,12 +283,11 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.launcher",
         "the small launcher that Triton compiles could not be built",
-        r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
-        r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
         r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
         r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
-        r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
-        r"Failed to compile\. cc_cmd",
+        r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c|Failed to compile\. cc_cmd",
+        r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
+        r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
         meaning="The compiler failed; see its output above. Usually Python.h or libcuda is missing.",
         fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
@@ -304,8 +297,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.python_h",
         "Python's headers are missing",
-        r"include file \W?Python\.h\W? not found|Failed to find Python libs",
-        r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
+        r"include file \W?Python\.h\W? not found|Failed to find Python libs|/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         meaning="torch.compile and extensions build against Python.",
         fix="sudo apt-get install python3-dev, of the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
         common=(r"Python\.h: No such file or directory",),
@@ -314,8 +306,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.cuda_h",
         "CUDA's header cuda.h is not found",
-        r"\bcuda\.h: No such file or directory",
-        r"cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
+        r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
@@ -325,8 +316,7 @@ TEXTS: tuple[Condition, ...] = (
         "compile.resources",
         "a Triton kernel needs more shared memory or stack than the GPU has",
         r"out of resource: (shared memory|threads|tensor memory|registers)",
-        r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
-        r"No valid triton configs|triton.{0,200}OutOfResources",
+        r"error: .{0,80}stack frame size \(\d+\) exceeds limit|No valid triton configs|triton.{0,200}OutOfResources",
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
         "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
@@ -335,13 +325,11 @@ TEXTS: tuple[Condition, ...] = (
         "compile.ptxas",
         "a CUDA compiler does not know this GPU, or rejects the code",
         r"Triton only supports? CUDA [\d.]+ or higher|Value '?sm_\w+'? is not defined for option",
-        r"Assertion failed: false && .{0,3}computeCapability not supported",
+        r"/ptxas\b.{0,200}returned non-zero exit|Assertion failed: false && .{0,3}computeCapability not supported",
         r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
-        r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
-        r"/ptxas\b.{0,200}returned non-zero exit status",
+        r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)|PTX ?\.?version [\d.]+ does not support ?\.?target",
         r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
         r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
-        r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         follows=("cuda.feature",),
@@ -349,10 +337,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.missing",
         "Triton is not installed",
-        r"Cannot find a working triton installation",
-        r"\bNo module named '?triton'?(?![\w.])",
-        r"TritonMissing|A matching Triton is not available",
+        r"Cannot find a working triton installation|TritonMissing|A matching Triton is not available",
         r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
+        r"\bNo module named '?triton'?(?![\w.])",
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" '
         "in r])' shows the version that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
@@ -380,8 +367,8 @@ TEXTS: tuple[Condition, ...] = (
         "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
         common=(
             # CUDA's and Python's have their own texts.
-            r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|Python)\.h)"
-            r"[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
+            r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
+            r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),
         follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
     ),
@@ -396,15 +383,14 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.backend",
         "torch.compile failed",
-        r"\bInductorError\b",
-        r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
-        r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit|PY_SSIZE_T_CLEAN macro must be",
         r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
         r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
         r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
         r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
         r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
+        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
+        r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
         fix="TORCHDYNAMO_DISABLE=1 before the command, or the program's option without torch.compile: it runs, more "
         "slowly; then a newer torch, or the last one that worked. gpucheck explain with that line may say more",
@@ -419,18 +405,15 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.missing",
         "the CUDA toolkit for the build is missing",
         r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
-        r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
-        r"No such file or directory: '?[\w./:-]*nvcc",
-        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
-        r"Could not find (cudnn_LIBRARY|CUDNN\b)",
-        r"CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"nvcc: (command )?not found|(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file",
+        r"No such file or directory: '?[\w./:-]*nvcc|CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file",
         r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
         r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
-        r"(requires|needs) nvcc|nvcc (was )?not found",
-        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
-        r"NameError: name '?bare_metal_version'? is not defined",
+        r"(requires|needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined",
         r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
-        r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
+        r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
+        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
@@ -452,9 +435,8 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc or the C++ compiler does not know C++17, which torch's headers need",
         r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
         r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-        r"nvcc fatal *: Unknown option '?-+std",
+        r"nvcc fatal *: Unknown option '?-+std|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
-        r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
         "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
@@ -475,7 +457,8 @@ TEXTS: tuple[Condition, ...] = (
         r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
-        r"host_config\.h.{0,60}unsupported",
+        r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
+        r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
         meaning="nvcc accepts host compilers up to a version.",
         fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
         "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
@@ -499,15 +482,14 @@ TEXTS: tuple[Condition, ...] = (
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="where the line says Fatal: take the node out of use (drain or cordon), then reset all GPUs and switches "
-        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action; sudo journalctl -u "
-        "nvidia-fabricmanager shows what else was reported",
+        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action",
     ),
     proof(
         "bus.off",
         "a GPU has fallen off the bus",
         r"GPU .{0,60}has fallen off the bus|installed in this system has (NVRM: ?)?fallen off the bus",
         r"fallen off the bus and is not responding|NV_ERR_GPU_IS_LOST|GPU lost from the bus",
-        r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
+        r"\bgpu .{0,12}(fell|f[ae]ll(en|s|ing)?|dropp?(s|ed|ing)) off (of )?(the )?(pcie? )?bus\b",
         meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
         follows=("xid.",),
@@ -521,8 +503,7 @@ TEXTS: tuple[Condition, ...] = (
         r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
         r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
         r"NVRM: None of the NVIDIA devices were initialized|NVRM: Open nvidia\.ko is only ready for use on",
-        meaning="The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
-        "power, or a GPU that needs the open kernel module.",
+        meaning="The GPU is there and did not start: firmware, Above 4G decoding, power, or it needs the open module.",
         fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
         "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
@@ -530,7 +511,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "kernel.nvrm",
         "NVIDIA's driver noted an error that has no row here",
-        r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",
+        r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:|nv_pmops_suspend\S* \W{0,2}(nvidia\W{1,2})?returns -\d",
         meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
         "one is missing or an Xid stands beside it, explain that line",
@@ -552,20 +533,18 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "kernel.pcie",
         "the PCIe link reports errors",
-        r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
         r"nvidia [0-9a-f:.]+: AER: can'?t recover|pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
         r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
+        r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
         meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
-        fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
-        "riser, and compare with gpucheck bench transfer",
+        fix="lspci -tv shows what is behind the address: reseat a GPU, without a riser (gpucheck bench transfer)",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
         r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
     strong(
         "kernel.gpu_hang",
         "an Intel GPU hung and was reset",
-        r"\bGPU HANG: ecode",
-        r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
+        r"\bGPU HANG: ecode|\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start it again; then a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
     ),

@@ -374,6 +374,19 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each compiler takes gigabytes, and ninja starts one for each core: RAM, not GPU memory, was full.",
         fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
+        weak=(
+            r"\b(install|build|compil)\w*\b.{0,60}\b(flash[-_ ]?attn|extension|wheel|from source|vllm|"
+            r"xformers)\b.{0,120}\b(freez|unresponsive|reboot|swap|crash|hang|out of (memory|ram))",
+            r"\b(system|server|machine|pc)\b.{0,20}\b(crash|freez|hang)\w*\b.{0,20} when (install|build|compil)ing",
+        ),
+    ),
+    strong(
+        "build.setuptools",
+        "setuptools, or Python 3.12, no longer has what this build imports",
+        r"(torch|cuda).{0,400}No module named \W?pkg_res|No module named \W?pkg_resources.{0,400}(torch|cuda|\bnvcc)",
+        r"import name \W?packaging\W? from \W?pkg_resources|No module named \W?distutils\.msvccompiler",
+        meaning="Newer releases of setuptools dropped pkg_resources and parts of distutils.",
+        fix="pip install 'setuptools<70' wheel ninja, then pip install --no-build-isolation NAME, or its newer release",
     ),
     proof(
         "build.ninja",
@@ -393,14 +406,18 @@ TEXTS: tuple[Condition, ...] = (
         r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
         r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
         r"RuntimeError: Error building extension|Error compiling objects for extension",
-        r"error: command '?\S*nvcc'? failed with exit (status|code)",
+        r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
+        r"Compiling the CUDA compiler identification",
         r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
         r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
         r"Error compiling the CUDA|Error in building the CUDA",
         r"Unable to JIT load the \w+ op due to it not being compatible",
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
+        r"(Failed to build|Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|"
+        r"simple.knn|nvdiffrast|xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
-        fix="explain the lines from the first `error:` on; usually CUDA toolkit, compiler and torch do not match",
+        fix="explain the lines from the first `error:` on (pip install -v --no-build-isolation NAME shows all); "
+        "usually CUDA toolkit, compiler and torch do not match: a wheel of its releases page for this torch needs none",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
@@ -410,7 +427,7 @@ TEXTS: tuple[Condition, ...] = (
         "import.extension",
         "a package's CUDA extension, or the package, is not installed",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-        r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|NameError: name \W?_C\W? is not defined",
+        r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
@@ -423,6 +440,7 @@ TEXTS: tuple[Condition, ...] = (
         "an extension does not compile on Windows, or was never meant to",
         r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
         r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
         meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio.",
         fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
         'or the program inside WSL; to build it, "Desktop development with C++" of Visual Studio\'s build tools, in a '
@@ -444,7 +462,7 @@ TEXTS: tuple[Condition, ...] = (
         r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
         r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
         r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
+        r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
@@ -522,7 +540,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+",
         r"No supported CUDA architectures found for major versions",
         r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
-        r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
+        r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh|This kernel only supports sm_?\d+",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
@@ -566,7 +584,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
         r"offload support",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
-        r"utili[sz]\w+) (the |my |any )?GPU\b",
+        r"utili[sz]\w+) (the |my |any )?GPU\b|\boffloaded 0/\d+ layers to GPU",
+        r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
+        r"\bruns? (only )?on (the )?cpu\b)",
         meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
         fix="where nvcc --version works, CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
         "llama-cpp-python (llama.cpp: cmake -B build -DGGML_CUDA=ON), or its wheel: --prefer-binary --extra-index-url "
@@ -592,13 +612,14 @@ TEXTS: tuple[Condition, ...] = (
         r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
         r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
         r"CPU does not have AVX.{0,20}, disabling GPU support",
-        r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
+        r"Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|failure during GPU discovery",
         r"failed to finish discovery before timeout",
         r"\bentering low vram mode.{0,60}total vram=\W?0 B",
         r"warning: no usable GPU found, --gpu-layers option will be ignored",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
-        fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "
-        "ollama serve: the lines about discovery name the reason",
+        fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
+        "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
+        "(AMD: rocminfo) where it runs, and OLLAMA_DEBUG=1 ollama serve: the lines about discovery name the reason",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
     ),

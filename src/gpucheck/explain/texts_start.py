@@ -14,8 +14,9 @@ _DRIVER_DOWN = (
     *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
 )
 
-# The bounds of a pattern for a short text that a person typed, without other text.
-_TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
+# The bounds of a pattern for a short text that a person typed, without other text. Texts about GPU 7, GPU memory or
+# CUDA's toolkit do not say that there is no GPU.
+_TYPED, _END = r"\A.{0,40}?\b", r"(?!s? (\d|memory|toolkit))\b.{0,30}\Z"
 
 
 def _code(number: int) -> tuple[str, ...]:
@@ -33,9 +34,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.3",
         "CUDA's driver does not initialise",
-        r"CUDA driver initialization failed, you might not have a CUDA gpu",
+        r"CUDA driver initialization failed, you might not have a CUDA gpu|cuInit failed: initialization error",
         *_code(3),
-        r"cuInit failed: initialization error",
         meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
         "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
         fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
@@ -58,11 +58,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.46",
         "the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
-        *_code(46),
         r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
-        r"exclusive-thread device already in use",
-        r"devices .{1,40}are occupied by other processes and can'?t be used",
-        r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
+        r"exclusive-thread device already in use|devices .{1,40}are occupied by other processes and can'?t be used",
+        *_code(46),
         meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in. In mode Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
@@ -72,12 +70,11 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.100",
         "CUDA finds no GPU",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
+        r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         *_code(100),
         *_code(38),
-        r"no NVIDIA GPU device is present",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
-        r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
@@ -100,14 +97,13 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.too_old",
         "the driver is older than the program's CUDA",
-        r"NVIDIA driver on your system is too old \(found version",
+        r"NVIDIA driver on your system is too old \(found version|driver (version )?(is )?too old.{0,40}CUDA",
         r"CUDA driver version is insufficient for CUDA runtime version",
-        *_code(35),
-        r"your nvidia driver is too old",
-        r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
-        r"API call is not supported in the installed CUDA driver|driver (version )?(is )?too old.{0,40}CUDA",
+        r"Driver does not support the required nvenc|forward compatibility was attempted on .{0,60}insufficient",
+        r"your nvidia driver is too old|API call is not supported in the installed CUDA driver",
         r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
+        *_code(35),
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
         "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
@@ -182,15 +178,13 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.mps",
         "the MPS daemon does not accept this process",
-        r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+",
-        *_code(805),
-        *_code(807),
+        r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+|remote procedural call between the MPS server and the MPS client failed",
         r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
         r"Receive command failed, assuming client exit|MPS client failed to connect to the MPS control daemon",
-        r"remote procedural call between the MPS server and the MPS client failed",
-        r"MPS server is not ready to accept new MPS client requests",
+        r"MPS server is not ready to accept new MPS client requests|MPS client has been terminated",
         r"hardware resources required to (create MPS client|support device connections) have been exhausted",
-        r"MPS client has been terminated",
+        *_code(805),
+        *_code(807),
         meaning="The daemon of CUDA_MPS_PIPE_DIRECTORY does not run, is another user's, or accepts no more clients.",
         fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
         common=(r"\bError (80[5-9]|810)\b",),
@@ -199,9 +193,9 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.999",
         "CUDA does not start and gives no reason",
         r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
-        *_code(999),
         r"OS call failed or operation not supported on this OS",
         r"(cudaError|CUDA_ERROR_)Operating_?System\b",
+        *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or not allowed, the memory "
@@ -213,8 +207,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.unexpected",
         "CUDA does not start",
         r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
-        r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error",
-        r"cuda driver library init failure: \d",
+        r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error|cuda driver library init failure: \d",
         meaning="cuInit's code follows the word Error at the end of the message.",
         fix="explain the whole message: its end says why. " + _DOCTOR,
         symptom=True,
@@ -226,77 +219,67 @@ TEXTS: tuple[Condition, ...] = (
         r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
         r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
         r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
-        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
         r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
+        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
+        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
         r"\b(py)?torch (is |was |has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|"
         r"installed) without (the )?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
-        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
         meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
             r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
+            r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            r"\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b",
             r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
-            r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
-            r"available: False",
+            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A ?"
+            r"(?!.{0,40}macOS).{0,900}Is CUDA available: False",
         ),
     ),
     hint(
         "torch.no_accelerator",
         "torch has no device other than the CPU",
-        r"no usable GPU found|Torch is not able to use GPU",
-        r"\bNoDevicesFound\b.{0,60}gpu",
+        r"no usable GPU found|Torch is not able to use GPU|Invalid CUDA 'device=.{0,300}is_available\(\): False",
         r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
-        r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
-        r")?(found|detected|available)",
         r"Cannot access accelerator device when none is available|No supported gpu backend found",
-        r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
-        r"\bgpus should be a non-empty list",
+        r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)|running on UnspecifiedPlatform",
         r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
-        r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
         r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
-        r"running on UnspecifiedPlatform",
-        _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
-        _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
-        r"(available|detected|found|recognized|visible|working|used)" + _END,
-        _TYPED
-        + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
-        # Texts about GPU 7, GPU memory or CUDA's toolkit do not say that there is no GPU.
-        + r"(?!s? (\d|memory|toolkit))"
-        + _END,
-        _TYPED
-        + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?"
-        + r"(?!s? (\d|memory|toolkit))"
-        + _END,
-        r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
         r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
         r"Failed to infer device type|torch\.cuda\.is_available\(\) should be True but is False",
-        r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
         r"CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
-        r"User specified an unsupported autocast device_type",
+        r"User specified an unsupported autocast device_type|Device type CUDA is not supported for torch\.Generator",
         r"can not run on your system since the accelerator is not available",
-        r"Device type CUDA is not supported for torch\.Generator",
         r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
         r"No (GPU|CUDA device|accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU",
-        r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|CUDA "
-        r"device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
-        r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
-        r"(is )?only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! "
-        r"with)(?!.{0,40}(capability|sm_?\d|H100|Ampere))",
         r"with no GPU available|no available (GPU )?devices? (were |was )?found",
         r"GPUs? requested but none are available|there are no visible CUDA devices",
         r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none are",
         r"pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you should use device=",
         r"CUDA requested but CUDAExecutionProvider not available",
-        r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
         r"Invalid cuda 'device=\S*' requested\. Backend is not available",
         r"NVIDIA Container Runtime is present, but no GPUs found|running on CPU but must be on GPU, i\.e",
         r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
         r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
         r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
+        r"_get_cuda_arch_flags.{0,200}IndexError|using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+        r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list",
+        r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
+        r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
+        r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
+        r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
         r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
-        r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
+        r"\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b",
+        r"\bno (supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
+        _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
+        _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
+        r"(available|detected|found|recognized|visible|working|used)" + _END,
+        _TYPED + r"(cannot|can'?t|doesn'?t|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)" + _END,
+        _TYPED + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?" + _END,
+        r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|"
+        r"CUDA device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
+        r"only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! with)(?!.{0,40}(capabil|sm_?\d|H100|Amper))",
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
         fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where it "
@@ -304,7 +287,15 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
-        weak=(r"\bcuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",),
+        logged=True,
+        weak=(
+            r"\bcuda\.is_available\b\W{0,12}((is|was|as|returns?|returned|always|still|gives?) ?\W{0,4}){0,3}False",
+            r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
+            r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
+            r"\bgpus?\b(?! available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b",
+            r"\b(can'?t|cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) "
+            r"(on |to |it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
+        ),
     ),
     proof(
         "nvml.mismatch",
@@ -321,7 +312,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvml.unknown",
         "NVML lost access to the devices",
         r"Failed to initialize NVML: (N/A|Unknown Error)|nvmlInit\w*.{0,30}Unknown Error",
-        weak=(r"\bnvml (vram )?init failure: 999\b",),
+        weak=(r"\bnvml (vram )?init failure: 999\b|\bNVML initiali[sz]e failed: Unknow",),
         logged=True,
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
         fix="docker restart CONTAINER (or start the pod again); to prevent it, pass the devices by CDI (--device "
@@ -368,8 +359,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.no_devices",
         "the driver is there and finds no GPU",
-        r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
         r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
+        r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
         meaning="No GPU answers: Blackwell needs the open module, or a GPU is a virtual machine's or failed to start.",
         fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
@@ -379,7 +370,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvml.lost",
         "a GPU does not answer any more",
-        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST",
+        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST|ERR! ?ERR! ?ERR!",
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         follows=("xid.", "bus."),
@@ -387,9 +378,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvml.reset",
         "a GPU has to be reset before it can be used",
+        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
         r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
-        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
@@ -408,10 +399,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.not_supported",
         "NVML refused a call: this GPU does not have what was asked, or the call is wrong",
-        r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
+        r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported|NVML_ERROR_NOT_SUPPORTED",
         r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
         r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
-        r"NVML_ERROR_NOT_SUPPORTED",
         r"\bnvml\w*.{0,60}: Not Supported\b",
         meaning="Not every GPU and driver has every counter; or the program called NVML before nvmlInit, after "
         "nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
@@ -421,22 +411,22 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "kubernetes.insufficient",
-        "Kubernetes has no free GPU for the pod",
-        r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
-        r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
+        "Kubernetes has no node with a free GPU that the pod may use",
+        r"UnexpectedAdmissionError.{0,200}(gpu|device number not matched|devices? unavailable)",
+        r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+|untolerated taint .{0,3}(nvidia|amd)\.com/gpu",
         r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
-        r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
-        meaning="Other pods have the GPUs, the node's device plugin does not run, or the GPUs are marked unhealthy.",
+        meaning="Other pods have the GPUs, the device plugin does not run, or the node's taint keeps the pod away.",
         fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu. If it is 0 or absent, the device "
-        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs",
+        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs. A taint: "
+        "tolerations: [{key: nvidia.com/gpu, operator: Exists}] in the pod",
         follows=("nvml.", "container.", "xid."),
     ),
     strong(
         "slurm.gres",
         "Slurm has no such GPU for the job",
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
-        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
+        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
@@ -451,7 +441,7 @@ TEXTS: tuple[Condition, ...] = (
         r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
         r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
         r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
-        r"If this is a GPU node, did you (set|configure)",
+        r"If this is a GPU node, did you (set|configure)|device-plugin[\w-]{0,24} 0/1 (CrashLoop|Error|Init)",
         r"Incompatible (platform|strategy|device discovery).{0,40}detected",
         r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
         r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
@@ -464,8 +454,8 @@ TEXTS: tuple[Condition, ...] = (
         "kubernetes.dcgm",
         "DCGM, which reads the GPUs' counters for monitors, failed",
         r"Error watching fields|third-party Profiling module returned an unrecoverable error",
-        r"\bDCGM_ST_(?!OK)\w+",
         r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
+        r"\bDCGM_ST_(?!OK)\w+",
         meaning="A profiler (Nsight, ncu) or another DCGM has the counters; or DCGM is older than the driver or GPU.",
         fix="dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
         "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
@@ -502,9 +492,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.no_room",
         "there is no space for another MIG instance",
+        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
         r"device).{0,120}Insufficient Resources",
-        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
         "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
@@ -512,9 +502,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.in_use",
         "a MIG instance cannot be destroyed while something uses it",
+        r"MIG mode is in pending (enable|disable) state",
         r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
         r"another client",
-        r"MIG mode is in pending (enable|disable) state",
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has it open.",
         fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
@@ -536,13 +526,13 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "container.no_runtime",
         "docker cannot pass GPUs to containers",
-        r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
         r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
         r"nvidia-container-runtime(-hook)?: (command )?not found",
         r"unknown (or invalid runtime name:|runtime specified) nvidia",
         r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
         r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
+        r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
         fix="install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && "
         "sudo systemctl restart docker (containerd and k3s: --runtime=containerd)",
@@ -555,20 +545,21 @@ TEXTS: tuple[Condition, ...] = (
         r"failed to discover GPU vendor from CDI|setting up CDI devices|failed to stat CDI host device",
         r"CDI (device )?injection failed|could not select device driver \W{0,4}cdi",
         r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
-        meaning="podman, and docker with CDI, read devices from /etc/cdi: it is missing or older than the driver.",
-        fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
-        'after each driver update. docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json '
-        "(rootless: ~/.config/docker/daemon.json), then a restart",
+        meaning="podman, and docker with CDI, read /etc/cdi: it is missing, not readable, or older than the driver.",
+        fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && sudo chmod a+rX /etc/cdi /etc/cdi/*; then "
+        "nvidia-ctk cdi list as the user shows the devices (podman 4.1 or newer). Repeat after each driver update. "
+        'docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json (rootless: '
+        "~/.config/docker/daemon.json), then a restart",
     ),
     strong(
         "container.cli",
         "NVIDIA's container toolkit could not set up the container",
-        r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
-        r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
         r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
         r"nvidia-container-cli(\.real)?\W*: .{0,40}error|unsatisfied condition: (cuda|driver|brand)",
         r"unsupported CUDA version: driver [\d.]+ < image|error (executing|running) hook .{0,60}nvidia-container",
-        r"Could not find any nv files on this host",
+        r"Could not find any nv files on this host|adding custom device \W{0,4}/dev/nvidia",
+        r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ )?(docker|"
+        r"podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
         meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
         "not be changed, or a CUDA that the image requires and the driver does not have.",
         fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
@@ -578,8 +569,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "kernel.key_rejected",
         "Secure Boot refuses the driver's kernel module",
-        r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)",
-        r"nvidia.{0,40}module keys? rejected",
+        r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)|nvidia.{0,40}module keys? rejected",
         r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
         r"could not insert 'nvidia.{0,10}: Required key not available",
         r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key was rejected by service.{0,200}nvidia",
@@ -592,15 +582,16 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kernel.build",
         "the driver's kernel module could not be built",
-        r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
-        r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
         r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
         r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
-        r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
-        r"The kernel module failed to load.{0,200}nvidia",
         r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
         r"Unable to find the kernel source tree for the currently running kernel",
-        r"performing the step: \W?Building kernel modules",
+        r"performing the step: \W?Building kernel modules|Leaving directory \W?/var/lib/dkms/nvidia",
+        r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
+        r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
+        r"dkms (build|install) .{0,20}\bnvidia\S* -k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",
+        r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
+        r"The kernel module failed to load.{0,200}nvidia",
         meaning="The kernel is too new for the driver, its headers are missing, or another compiler built it.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
@@ -650,5 +641,100 @@ TEXTS: tuple[Condition, ...] = (
         fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
         "the logs of the pod …-mps-control-daemon name what it lacks",
         follows=("xid.", "bus.", "cuinit.mps"),
+    ),
+    proof(
+        "setup.packages",
+        "packages of NVIDIA's driver or of CUDA contradict each other: usually they come from two sources",
+        r"dpkg: error processing archive .{0,160}(nvidia|cuda).{0,200}trying to overwrite",
+        r"(nvidia-driver|kmod-nvidia|cuda-drivers)\S* .{0,160}(nothing provides|none of the providers|filtered out by)",
+        r"\b(lib)?(nvidia|cuda|cudnn|nccl)[\w.+-]* ?: ?Depends: .{0,200}(to be installed|installable)",
+        meaning="Ubuntu's packages and those of NVIDIA's repository are mixed, or an older driver is half installed.",
+        fix="sudo apt-get purge '^(lib)?nvidia-.*-[0-9]+' '^cuda-drivers.*' && sudo apt-get autoremove, take one of "
+        "the two sources out of /etc/apt/sources.list.d (apt-cache policy nvidia-driver-580 shows them), sudo apt-get "
+        "update && sudo ubuntu-drivers install; the toolkit is cuda-toolkit-X-Y (the package cuda brings a driver)",
+    ),
+    proof(
+        "setup.source",
+        "the package manager does not have NVIDIA's repository, or an old key of it",
+        r"(Unable to locate package|No match for argument:) (nvidia-(container-toolkit|docker2?|driver-\d)|cuda\b|"
+        r"libcudnn|libnccl)|NO_PUBKEY (A4B469963BF863CC|DDCAE044F796ECB0|F60F4B3D7FA2AF80)",
+        meaning="CUDA and the container toolkit have repositories of their own; CUDA's changed its key in 2022.",
+        fix="CUDA, cuDNN: install NVIDIA's cuda-keyring_1.1-1_all.deb for this system (sudo apt-key del 7fa2af80, and "
+        "the old line out of /etc/apt/sources.list.d); the container toolkit: the commands of its installation guide, "
+        "which add nvidia.github.io/libnvidia-container and its key; then sudo apt-get update and the command again",
+    ),
+    strong(
+        "setup.vgpu",
+        "the virtual GPU (vGPU) has no license, or its guest driver is not of the host's vGPU release",
+        r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
+        r"License Status *: Unlic|nvidia-gridd\b.{0,99}(fail|error|unlic)|Guest VGPU version is (old|new)",
+        meaning="Without a license a vGPU slows down after 20 minutes, and CUDA may refuse to start.",
+        fix="in the guest the license server's token in /etc/nvidia/ClientConfigToken, then sudo systemctl restart "
+        "nvidia-gridd (nvidia-smi -q | grep -i license); drivers of one vGPU release in guest and host",
+    ),
+    strong(
+        "setup.vfio",
+        "the host cannot pass the GPU to a virtual machine: its IOMMU group, another driver, or a failed reset",
+        r"\bgroup \d+ is not viable|\bvfio\b.{0,80}(not ready \d+ms|stuck in D3|failed to (bind|open)|busy)",
+        r"cannot prepare PCI pass-through, IOMMU not present|No IOMMU detected, please|error getting device from group",
+        meaning="All devices of one IOMMU group go to one virtual machine, each with the driver vfio-pci on the host.",
+        fix="VT-d or AMD-Vi on in the firmware (Intel also intel_iommu=on), options vfio-pci ids=10de:… (GPU and audio "
+        "in lspci -nn) in /etc/modprobe.d, a reboot: lspci -nnk shows vfio-pci; after a failed reset power it off",
+    ),
+    strong(
+        "windows.device",
+        "Windows has stopped the GPU, whose driver reports a problem (Code 43; Code 12: it found no memory range)",
+        r"\b(gpu|geforce|nvidia|radeon|rtx|gtx|passthrough)\b.{0,120}\b(code|error) 43\b",
+        meaning="The driver started and gave up: in a virtual machine because of the way the GPU is passed in.",
+        fix="in a virtual machine: UEFI firmware (OVMF), machine q35, CPU host with hidden=1, a ROM file for the "
+        "host's first GPU; else DDU in safe mode and the newest driver, then another slot and power cable: where it "
+        "stays, the GPU is probably faulty. Code 12: Above 4G Decoding on and CSM off in the firmware",
+        common=(r"stopped this device because it has reported|enough free resources that it can use|\bcode 43\b",),
+    ),
+    hint(
+        "power.loss",
+        "the GPU or the machine probably loses power, or the link to it, under load",
+        r"\beGPU\b.{0,200}\b(disconnect|drop|los[et]|freez)\w*",
+        meaning="A supply, cable, riser or adapter that cannot deliver a GPU's peaks gives up before a log is written.",
+        fix="as a test nvidia-smi -pl WATTS (about 70 % of the limit) and -lgc 300,1500: where it then holds, a "
+        "cable of its own for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
+        "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
+        weak=(
+            r"\b(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server)\b.{0,30}\b((shut|"
+            r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
+        ),
+        follows=("xid.", "bus.", "build.", "attention.", "oom.", "kernel."),
+    ),
+    strong(
+        "tensorflow.no_gpu",
+        "TensorFlow finds no GPU: usually its CUDA libraries are missing or not found",
+        r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}(Out\W?\d*\W{0,4})?\[ ?\]",
+        r"Num GPUs Available: +0\b",
+        meaning="pip's tensorflow needs CUDA's packages beside it; since 2.11 it has no GPU support in Windows.",
+        fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
+        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
+        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). After 2.10 Windows has no GPU: use WSL',
+        weak=(r"\btensorflow\b.{0,300}\b(not|n'?t|cannot|fails?|unable) (\w+ ){0,2}(detect|find|see|us)\w* .{0,9}gpu",),
+        follows=("cuinit.", "import.", "nvml.", "cudnn."),
+        logged=True,
+    ),
+    strong(
+        "mig.one",
+        "a process can use only one MIG instance, and torch shows only that one",
+        r"\bMIG\b.{0,900}\bdevice_count\(\)\W{0,4}((is|returns?|shows?|gives?) )?\W{0,8}1\b(?![\d.])",
+        r"\bMIG\b.{0,600}\bonly (1|one|the first) (MIG )?(device|instance|gpu)",
+        meaning="That is CUDA's limit, whatever the container or CUDA_VISIBLE_DEVICES lists.",
+        fix="one process for each instance, each with one UUID of nvidia-smi -L in its CUDA_VISIBLE_DEVICES; parallel "
+        "training and tensor-parallel servers over instances do not work: a larger profile, or MIG off",
+    ),
+    strong(
+        "mps.none",
+        "torch does not see Apple's GPU (Metal)",
+        r"MPS device (was )?not found|MPS (is )?not available because",
+        r"\bmps\.is_available\(\)\W{0,6}((is|returns?|gives?|shows?) )?\W{0,4}False",
+        meaning="Python runs under Rosetta (x86_64), macOS is too old for this torch, or the Mac is one of Intel's.",
+        fix="python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 (else "
+        "an arm64 Python in a new environment) and 14.0 or newer (torch before 2.9: 13.0); then pip install -U torch",
+        logged=True,
     ),
 )
