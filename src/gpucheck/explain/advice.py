@@ -29,6 +29,12 @@ ADVICE: tuple[Advice, ...] = (
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
+        r"enable_sequential_cpu_offload",
+        "pipe.enable_model_cpu_offload() in its place: the sequential one keeps weights on the meta device while the "
+        'pipeline does not call a part itself; a helper that calls one (compel) takes device="cuda"',
+        title="sequential offloading keeps a part on the meta device, which other code uses",
+    ),
+    of("tensor.meta")(
         r"device_map ?= ?\W?auto|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|low_cpu_mem",
         'without offloading: the whole model on one GPU where it fits ({"": 0} as the device_map), else on the CPU '
         '("cpu"), more GPUs or a smaller model; else a newer release of the program that the traceback names',
@@ -142,6 +148,76 @@ ADVICE: tuple[Advice, ...] = (
         "drain the node and power-cycle it; where sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows "
         "new errors, replace the GPU that the address names",
         title="the AMD GPU reports an uncorrectable hardware error",
+    ),
+    of("llamacpp.cpu")(
+        r"user overrode visible devices",
+        "unset the variable that this line names, also for the service (sudo systemctl edit ollama): Slurm sets "
+        "ROCR_VISIBLE_DEVICES and GPU_DEVICE_ORDINAL on NVIDIA's nodes too, which turns Ollama to the CPU",
+        title="a variable hides the GPUs from Ollama",
+        certainty="strong",
+    ),
+    of("llamacpp.cpu")(
+        r"library=(?:cuda|rocm)|offload",
+        "restart the service, with a free GPU (nvidia-smi) and without num_gpu 0 or -ngl 0; then reinstall the "
+        "program: without its folder lib/ollama on PATH it sees the GPU and has no code for it; OLLAMA_DEBUG=1 ollama "
+        "serve names the reason; for a large model a shorter context or a smaller quantisation",
+        title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
+    ),
+    of("quant.dtype")(
+        r"is not supported for quantization method",
+        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): its weights in another quantisation, "
+        "GPTQ or compressed-tensors (w4a16), which take bfloat16",
+        title="vLLM's kernels for this quantisation take another data type",
+    ),
+    of("quant.dtype")(
+        r"compute type, but",
+        'compute_type="int8" or "float32" (whisperx --compute_type int8); where a newer GPU is there '
+        'device="cuda", and a CTranslate2 that finds it',
+        title="CTranslate2 has no fast float16 on this device (the CPU, or a GPU before Volta)",
+    ),
+    of("quant.dtype", "amp.bfloat16", "attention.flash")(
+        r"presence of|\b(?:multiple|different|both|mixed|two) gpus\b|\bolder gpu\b",
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before the command, N the newer GPU in nvidia-smi: the "
+        "check takes the first or the weakest GPU that the program sees",
+    ),
+    of("vllm.start")(
+        r"tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9][\s\S]*(?:\bhang|\bstuck|\bhung|freez|broadcast block found)",
+        "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between the GPUs "
+        "hang: then IOMMU and ACS off in the firmware (gpucheck doctor), or another driver; else NCCL_DEBUG=INFO "
+        "shows where",
+        title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
+    ),
+    of("cuda.not_supported")(
+        r"unable to create stream|allocator\.h|\bgrid\b|\bvgpu\b|get device context 801|pinned system memory",
+        "nvidia-smi -q | grep -i -e virtualization -e license: a vGPU needs a license, a compute profile (C) and "
+        "unified memory (VMware: pciPassthru0.cfg.enable_uvm=1); else the whole GPU passed through, a newer driver, "
+        "or the program's other backend (lmdeploy --backend pytorch)",
+        title="the GPU does not support this operation: probably a virtual one (vGPU)",
+    ),
+    of("crash.segfault")(
+        r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
+        "a larger paging file first (System, Advanced, Performance, Virtual memory: 32 GB or more), and other "
+        "programs ended; then python -X faulthandler … names the line: reinstall the package it names, made for this "
+        "torch; then the newest GPU driver",
+        title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
+    ),
+    of("size.grid")(
+        r"rasteriz|gaussian",
+        "print the number of points before the call: none, or none in view, makes an empty grid (pruned away, another "
+        "scale, COLMAP without points); then a smaller image, and the rasteriser of this checkout built again",
+        title="a kernel was started on no Gaussians, or on too many",
+    ),
+    of("tensor.not_implemented")(
+        r"cpu_offload",
+        "pip install -U diffusers accelerate (or the release before); use the pipeline itself, not pipe.text_encoder "
+        'and other parts beside it, or pipe.to("cuda") without offloading',
+        title="offloading left a part of the pipeline on the CPU, which has no code for float16",
+    ),
+    of("oom.xpu")(
+        r"openvino|\[gpu\]",
+        "Intel's newest graphics driver first (on Linux intel-opencl-icd), then a smaller or int4 model, a shorter "
+        "context, batch 1; the device CPU tells whether it is the GPU",
+        title="the Intel GPU ran out of memory or resources under OpenVINO (or its driver failed)",
     ),
     of("attention.kernel")(
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",
@@ -290,7 +366,7 @@ ADVICE: tuple[Advice, ...] = (
         # The device is the same, but the data types differ.
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
-        r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \((?:c10::)?(?:b?float|half|double)",
+        r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
         'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
         "arrays are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
@@ -514,7 +590,7 @@ ADVICE: tuple[Advice, ...] = (
     of("oom.cuda")(
         r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
         r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has|"
-        r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has[^\n]{0,99}\bprocess \1\d\d? has",
+        r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has [\d.]+ gib[^\n]{0,99}\bprocess \1\d\d? has [\d.]+ gib",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn its '
         'first argument), and no "cuda:0" in the program: several ranks, probably of this job, are on GPU 0',
     ),

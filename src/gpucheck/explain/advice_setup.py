@@ -296,8 +296,8 @@ ADVICE: tuple[Advice, ...] = (
         title="a package wants torch's CUDA half, which this torch does not have",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
-        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
-        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
+        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|cuda_path is set but|"
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|providers: ?\[[\w, ]*cpuexec",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
             if facts.holds(r"microsoft\.ml|nuget")
@@ -306,6 +306,82 @@ ADVICE: tuple[Advice, ...] = (
             "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
+    ),
+    of("import.library", "compile.ptxas", "import.libcuda")(
+        r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"
+    ),
+    of("import.symbol")(
+        r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
+        "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
+        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html for what python "
+        "-c 'import torch; print(torch.__version__)' prints: they fit pip's torch; conda-forge's needs conda-forge's "
+        "pytorch_scatter",
+        title="PyG's compiled packages are missing, or built for another torch (or for pip's, and torch is conda-forge's)",
+    ),
+    of("import.symbol", "import.library", "import.dll")(
+        r"libggml|libllama|ggml_\w+|llama_cpp[/\\]|\bllama\.dll",
+        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then where nvcc --version works "
+        "CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir llama-cpp-python; its wheel for "
+        "cu124 wants CUDA 12's libraries on PATH or LD_LIBRARY_PATH",
+        title="llama.cpp's library is of another build than the program, or does not find its CUDA",
+    ),
+    of("package.cpu_build")(
+        r"\bdgl\b",
+        "pip uninstall -y dgl, then pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html, the page "
+        "for this torch (2.4 is the newest); its version then ends in +cuXYZ, which on Windows only some releases have",
+        title="this DGL is its build for the CPU",
+    ),
+    of("package.cpu_build")(
+        r"\bcv2\b|opencv|setupnet|throw_no_cuda",
+        "pip uninstall every opencv-python…, then build it with opencv_contrib: cmake -DWITH_CUDA=ON -DWITH_CUDNN=ON "
+        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (the GPU's, 5.3 or newer); cv2.getBuildInformation() has to say "
+        "NVIDIA CUDA: YES and cuDNN: YES. Without a build: the model by ONNX Runtime or torch",
+        title="this OpenCV is built without CUDA",
+    ),
+    of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
+        r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b",
+        'device="cpu" in the code, or the program\'s option for it (faster-whisper: compute_type="int8" too), with its '
+        "newest release: this part asks for CUDA all the same",
+        title="the program asks for CUDA on a machine without an NVIDIA GPU",
+    ),
+    of("nvcc.missing")(
+        r":/usr/local/cuda\S*/bin/nvcc|cuda_home=:",
+        "export CUDA_HOME=/usr/local/cuda-X.Y without a colon before it, rm -r ~/.cache/flashinfer, and start again",
+        title="CUDA_HOME begins with a colon, so that nvcc is not found",
+    ),
+    of("nvcc.old")(
+        r"unknown option|has no member",
+        "CUDA toolkit 12.8 or newer, with CUDA_HOME and PATH that lead to it (which nvcc; nvcc --version), then rm -r "
+        "~/.cache/flashinfer; without a build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM "
+        "VLLM_USE_FLASHINFER_SAMPLER=0",
+        title="the CUDA toolkit in use is older than the package's sources expect",
+    ),
+    of("cuda.no_kernel")(
+        "bnb",
+        "pip install -U bitsandbytes: an old release, or its Windows build, lacks this GPU; else an optimizer without "
+        '8 bits (kohya: --optimizer_type AdamW; optim="adamw_torch"), and weights in float16',
+        title="bitsandbytes has no code for this GPU's architecture",
+    ),
+    of("cuda.no_kernel")(
+        r"tinycudann|tcnn_cuda|tiny-cuda-nn",
+        "where python -c 'import torch; print(torch.cuda.is_available())' prints True: TCNN_CUDA_ARCHITECTURES=86 (of "
+        "nvidia-smi --query-gpu=compute_cap --format=csv, without the dot) pip install --force-reinstall "
+        "--no-cache-dir --no-build-isolation git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch",
+        title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
+    ),
+    of("quant.extension")(
+        r"build variants|mxfp4 quantization",
+        "pip install -U kernels transformers, and a torch (2.8 or newer, with its own Triton) for which the kernel "
+        "has a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8); without: use_kernels=False, for MXFP4 bfloat16",
+        title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
+    ),
+    of("torch.no_accelerator")(
+        lambda facts: (
+            facts.vendor == "amd" and facts.holds(r"skip-torch-cuda-test[\s\S]*\.bat\b|\.bat\b[\s\S]*skip-torch")
+        ),
+        "--use-zluda or --use-directml in COMMANDLINE_ARGS of webui-user.bat, in the fork for AMD GPUs "
+        "(stable-diffusion-webui-amdgpu), with venv deleted first; or AMD's torch for Windows, or Linux with ROCm",
+        title="on Windows this web UI has to be told how to use an AMD GPU",
     ),
     of("import.library")(
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
@@ -329,8 +405,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("attention.package")(
         r"(?<!flash)(?<!flash_)sage[-_ ]?att",
-        "pip install -U sageattention if too old; for SageAttention 2 and 3 its wheel of this torch, CUDA and Python, "
-        "or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
+        "python -c 'import triton, sageattention' in the program's Python shows which fails: pip install -U triton "
+        "(Windows: triton-windows) and sageattention; for SageAttention 2 and 3 its wheel of this torch, CUDA and "
+        "Python, or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
         title="SageAttention is missing, of another version than the program expects, or built for another torch",
     ),
     of("attention.package")(

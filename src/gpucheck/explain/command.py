@@ -22,6 +22,7 @@ from gpucheck.explain import (
     texts_libraries,
     texts_memory,
     texts_packages,
+    texts_programs,
     texts_start,
 )
 from gpucheck.explain.match import Match, find
@@ -99,6 +100,7 @@ TEXTS: tuple[Condition, ...] = named(
         *texts_cuda.TEXTS,
         *texts_libraries.TEXTS,
         *texts_packages.TEXTS,
+        *texts_programs.TEXTS,
         *texts_install.TEXTS,
     )
 )

@@ -133,7 +133,8 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.no_kernel",
         "a kernel has no code for this GPU's architecture",
         CUDA_SAYS + r"invalid device function",
-        r"no kernel image|not compiled with any CUDA arch",
+        r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
+        r"Unknown compute capability\. (Specify|Ensure)",
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
         "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
@@ -202,7 +203,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(cuda|hip)ErrorInvalidDevice\b",
         r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
         r"Invalid CUDA 'device=.{0,300}is_available\(\): True",
-        r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
+        r"requested GPUs?.{0,60}but only .{0,20}(available|visible)|to less than max local gpu count",
         r"The requested CUDA device could not be loaded",
         r"requested to find \S{1,9} devices but this machine only has",
         r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "

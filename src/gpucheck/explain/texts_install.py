@@ -85,7 +85,8 @@ TEXTS: tuple[Condition, ...] = (
         _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
         r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
-        r"was compiled (with|against|for) (a different version of )?(Py)?torch",
+        r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
+        r"PyTorch and torch_\w+ were compiled with different CUDA|No module named \W?torch_(scatter|sparse|cluster)",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
@@ -128,10 +129,11 @@ TEXTS: tuple[Condition, ...] = (
         r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
-        r"CUDA backend failed to initialize: Unable to load cu",
-        r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
         r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        weak=(r"(Applied|Available) providers: ?\[(AzureExecutionProvider\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
@@ -449,10 +451,10 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "nvcc.old",
-        "nvcc or the C++ compiler does not know C++17, which torch's headers need",
+        "nvcc or the C++ compiler is older than the sources expect (C++17, options)",
         r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
         r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-        r"nvcc fatal *: Unknown option '?-+std",
+        r"nvcc fatal *: Unknown option|namespace \W?std\W? has no member",
         r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
         r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",

@@ -21,7 +21,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: ?[\d.]+ ?[GM]i?B",
         r"CUDA out of memory|(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
         CUDA_SAYS + r"out of memory",
-        r"\bCuda Error in \S*allocate\S*: 2\b",
+        r"\bCuda Error in \S*allocate\S*: 2\b|reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
         r"\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( memory)?( is| went| ran| error)*\W*(oom|out|full)\b",
         r"\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is full|memory full)\b",
         r"(oom|out of memory|no memory( left)?|memory is full) on (the |my )?(gpu|cuda)",
@@ -55,7 +55,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.xpu",
         "Intel GPU memory is full",
-        r"(DPCPP|XPU) out of memory",
+        r"(DPCPP|XPU) out of memory|openvino.{0,2000}CL_OUT_OF_(RESOURCES|HOST_MEMORY)",
+        r"\[GPU\] .{0,90}(CL_OUT_OF_RESOURCES|Exceeded max size of memory object allocation)",
         messages.LEVEL_ZERO,
         r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
@@ -175,7 +176,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "oom.cudnn",
         "cuDNN found no memory left",
-        r"CUDNN_STATUS_ALLOC_FAILED",
+        r"CUDNN_STATUS_ALLOC_FAILED|CUDA Resources could not be allocated",
         meaning="cuDNN could not allocate what it needs, on the GPU or on the host.",
         fix=_OTHERS,
     ),

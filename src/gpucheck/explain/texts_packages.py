@@ -132,7 +132,8 @@ TEXTS: tuple[Condition, ...] = (
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
             r"\bsegmentation faults? (result|error)s?\b",
-            r"Windows fatal exception: access violation|Process finished with exit code -1073741819",
+            r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
+            r"non-zero exit status 322122(5477|6505)|\(0xC0000(005|409)\)",
             r"Segmentation fault: address not mapped",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
@@ -187,7 +188,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
         r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
         r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
-        r"Please install flash[-_ ]attn",
+        r"Please install flash[-_ ]attn|`?sageattention`? package must be installed",
         r"(?<![/_])flash_attn(?!/).{0,300}"
         r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
         r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
@@ -259,11 +260,12 @@ TEXTS: tuple[Condition, ...] = (
         r"You are attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported",
         r"loaded in 8-bit or 4-bit precision with CPU or disk offload",
         r"parameters are on the meta device because they were offloaded|Offloaded module must fit in CPU memory",
-        r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
+        r"offloaded layers, which seems does not fit any GPU'?s remaining memory|Found modules on cpu/disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
+        follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
         "accelerate.device_map",
@@ -306,6 +308,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
         r"\bNo module named '?vllm(\._C|\.\w+)*",
         r"Model architectures? .{0,80}failed to be inspected",
+        r"\btensor[-_ ]parallel[\w -]{0,12}[ =]\d.{0,400}\b(hangs?|hung|hanging|stuck|freezes|freezing)\b",
         meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
@@ -339,6 +342,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
         r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
         r"The supported fp8 dtypes are",
+        r"only supported on CUDA ?>= ?8\.9|torch\.\w+ is not supported for quantization method",
+        r"Requested (int8_)?b?float16 compute type, but the target device",
         r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
         r"_scaled_mm.{0,40}only supported (on|for)",
         r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
@@ -359,6 +364,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
         r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
         r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
+        r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
         r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
         r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
@@ -414,6 +420,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
+        r"cannot import name \W?_C\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
         "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
@@ -556,8 +563,8 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
         weak=(
-            r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(err|fail|abort|crash)",
-            r"ggml-\w+\.(cu|cpp):\d+",
+            r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(error|fail|crash)",
+            r"ggml-\w+\.(cu|cpp):\d+|\bggml_abort",
         ),
     ),
     hint(
@@ -573,14 +580,15 @@ TEXTS: tuple[Condition, ...] = (
         "https://abetlen.github.io/llama-cpp-python/whl/cu124 (cu121 to cu125); python -c 'import llama_cpp; "
         "print(llama_cpp.llama_supports_gpu_offload())' has to print True",
         follows=("cuda.", "oom.", "cuinit.", "hip.", "nvcc.", "build.", "import."),
-        weak=(r"\bBLAS ?= ?0\b",),
+        weak=(r"\bBLAS ?= ?0\b", r"CPU\w* (model )?buffer size\b.{0,900}\bn_gpu_layers\b"),
     ),
     strong(
         "vulkan.lost",
         "the GPU was lost during work (Vulkan)",
-        r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost",
+        r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost|VkResult: ERROR_DEVICE_LOST",
         meaning="The driver reset the GPU: a kernel ran too long or used foreign memory, or the driver failed.",
-        fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the system log says why",
+        fix="a smaller batch or context (llama.cpp: -ub 128; GGML_VK_MAX_NODES_PER_SUBMIT=1, or on AMD "
+        "GGML_VK_ALLOW_GRAPHICS_QUEUE=1), then a newer driver or Mesa, or the last release that worked",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
@@ -593,8 +601,11 @@ TEXTS: tuple[Condition, ...] = (
         r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
         r"CPU does not have AVX.{0,20}, disabling GPU support",
         r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
-        r"failed to finish discovery before timeout",
-        r"\bentering low vram mode.{0,60}total vram=\W?0 B",
+        r"failed to finish discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B",
+        r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
+        r"\blibrary=(cuda|rocm)\b(?!.{0,9000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,6000}\bCPU\w* model buffer size",
+        r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
+        r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
         r"warning: no usable GPU found, --gpu-layers option will be ignored",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "

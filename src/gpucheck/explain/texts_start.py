@@ -74,7 +74,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
         *_code(100),
         *_code(38),
-        r"no NVIDIA GPU device is present",
+        r"no NVIDIA GPU device is present|TensorRT backend supports only GPU device|No visible GPU is found",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
@@ -245,8 +245,8 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "torch.no_accelerator",
         "torch has no device other than the CPU",
-        r"no usable GPU found|Torch is not able to use GPU",
-        r"\bNoDevicesFound\b.{0,60}gpu",
+        r"no usable GPU found|Torch is not able to use GPU|No GPU being used\. Careful|FP16 is not supported on CPU",
+        r"\bNoDevicesFound\b.{0,60}gpu|Neither CUDA nor MPS are available",
         r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
         r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
         r")?(found|detected|available)",

@@ -1,0 +1,130 @@
+"""Texts of programs beside torch: TensorRT, OpenCV, CuPy, graph libraries, simulators, ComfyUI; harmless messages."""
+
+from __future__ import annotations
+
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import hint, proof, strong
+
+TEXTS: tuple[Condition, ...] = (
+    proof(
+        "tensorrt.engine",
+        "a TensorRT engine was built by another TensorRT, or for another GPU, than the one that loads it",
+        r"Version tag does not match|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
+        r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
+        r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|incompatible serialization version",
+        r"Failed to deserialize cuda engine|Engine deserialization failed|and expected size of serialized engine",
+        meaning="An engine file is tied to the release of TensorRT (or TensorRT-LLM) and the kind of GPU it is built "
+        "on.",
+        fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
+        "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
+    ),
+    proof(
+        "tensorrt.plugin",
+        "TensorRT lacks a plugin, or an operation, that the model uses",
+        r"getPluginCreator could not find plugin|IPluginCreator not found|Plugin not found, are the plugin name",
+        r"No importer registered for op|importFallbackPluginImporter",
+        meaning="The operation is newer than this TensorRT, or its plugin's library was not loaded.",
+        fix="a newer TensorRT, or an export with another opset or onnxsim; NVIDIA's plugins: "
+        "trt.init_libnvinfer_plugins(logger, '') before the engine is loaded; others: their library by "
+        "ctypes.CDLL(PATH), trtexec --staticPlugins=PATH, LD_PRELOAD=PATH tritonserver",
+    ),
+    strong(
+        "package.cpu_build",
+        "a package is its build for the CPU, without CUDA",
+        r"Device API (cuda|gpu) is not enabled|XGBoost version (is )?not compiled with (GPU|CUDA) support",
+        r"(GPU|CUDA) Tree Learner was not enabled in this build|CTranslate2 package was not compiled with CUDA",
+        r"module \W?faiss\W? has no attribute \W?(StandardGpuResources|index_cpu_to_\w*gpu|GpuIndex)",
+        r"installed CPU version PaddlePaddle|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
+        r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
+        r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b",
+        meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
+        fix="uninstall it, then install its build for CUDA: faiss-gpu-cu12, paddlepaddle-gpu (from its own index); "
+        "xgboost (x86-64); lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
+    ),
+    strong(
+        "cupy.setup",
+        "CuPy is missing, or does not fit the CUDA here",
+        r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy failed to (load|import)",
+        r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
+        r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)",
+        meaning="spaCy and others use the GPU through CuPy, whose wheel is for one major version of CUDA.",
+        fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x, cuda11x: not "
+        "above the version in nvidia-smi), which brings CUDA's libraries and headers; python -c 'import cupy; "
+        "print(cupy.zeros(1))' has to work, and shows the real error",
+        follows=("cuinit.", "oom."),
+    ),
+    strong(
+        "crash.illegal",
+        "the processor lacks an instruction that a compiled package uses (AVX, AVX2)",
+        r"to shutdown with signal 4\b|exit status 0xc000001d|STATUS_ILLEGAL_INSTRUCTION",
+        common=(r"Illegal instruction( \(core dumped\)|: 4)|illegal hardware instruction|\bSIGILL\b|code 132\b",),
+        meaning="The package was built for newer processors, or a virtual machine hides the host's instructions.",
+        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f on that machine: in a virtual machine choose the host's "
+        "type of processor (Proxmox, KVM: host); else a package built there (pip install --no-binary :all: NAME), its "
+        "release for older processors, or another machine",
+        follows=("cuda.illegal",),
+    ),
+    strong(
+        "physx.failed",
+        "PhysX's work on the GPU failed",
+        r"PhysX error: GPU .{0,80}fail\w* to launch|Fetching GPU \w+ failed|PhysX Internal CUDA error|Gym cuda error",
+        r"PxGpuDynamicsMemoryConfig|(Patch|Contact|collisionStackSize) buffer overflow|foundLost\w*Capacity",
+        meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are not valid "
+        "(NaN).",
+        fix="--num_envs 16 first: where that runs, raise what the first PhysX error names, in Isaac Lab "
+        "PhysxCfg(gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), in Isaac Gym "
+        "sim_params.physx.max_gpu_contact_pairs; where it fails, --device cpu tells whether the asset is at fault",
+        follows=("oom.",),
+    ),
+    strong(
+        "graphics.context",
+        "no OpenGL or Vulkan context could be made: no display, no graphics driver, or no permission",
+        r"gladLoadGL error|an OpenGL platform library has not been loaded|has no attribute \W?eglQueryString",
+        r"Cannot initialize a EGL device display|EGL_NOT_INITIALIZED|environment variable MUJOCO_GL|NoSuchDisplayExc",
+        r"libEGL warning: failed to open /dev/dri|eglInitialize\(\) failed|unable to load driver: swrast",
+        r"vkCreateInstance failed|VkResult: ERROR_INCOMPATIBLE_DRIVER|No device could be created\. Some known system",
+        meaning="MuJoCo, Isaac and others render, which needs the driver's graphics libraries, on a server through "
+        "EGL.",
+        fix="MuJoCo: export MUJOCO_GL=egl PYOPENGL_PLATFORM=egl before Python starts (without a GPU osmesa; on a Mac "
+        "unset it); Vulkan: vulkaninfo --summary has to list the GPU; for both sudo apt-get install libegl1 libgl1 "
+        "libvulkan1, in a container -e NVIDIA_DRIVER_CAPABILITIES=all; /dev/dri denied: sudo usermod -aG render,video "
+        "$USER",
+    ),
+    hint(
+        "machine.power",
+        "the machine turns off, or its screen goes black, under the GPU's load",
+        meaning="Usually the power supply, its cables or heat; else the driver, or the GPU itself.",
+        fix="as a test sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, the power "
+        "supply or its cables are at fault; nvidia-smi -l 1 shows the temperature, journalctl -k -b -1 (Windows: "
+        "Event Viewer, Kernel-Power 41, nvlddmkm) the end; then another driver, other monitors, the GPU's warranty",
+        common=(
+            r"\b(pc|computer|system|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
+            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(generat\w+|training|"
+            r"under load|comfy ?ui)\b|\b(generat\w+|training|comfy ?ui)\b.{0,200}\bblack ?screens?\b",
+        ),
+        symptom=True,
+    ),
+    hint(
+        "comfyui.ended",
+        "ComfyUI ended without a message: probably RAM and the paging file were full",
+        r"(got prompt|Requested to load|loaded (completely|partially)).{0,3000}>pause ?(Press any|请按任意键)",
+        meaning="Windows ends a program whose memory it cannot provide, often while a model is loaded.",
+        fix="a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more on an SSD); then "
+        "--disable-pinned-memory, --cache-none, or a smaller model (GGUF, fp8); Task Manager shows RAM while it loads",
+        symptom=True,
+    ),
+    hint(
+        "harmless.message",
+        "a harmless message: the program goes on without what it names",
+        r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
+        r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
+        r"A matching Triton is not available, some|need pytorch with cu1\d\d or higher to use optimized CUDA",
+        r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
+        r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",
+        r"Skipping the post-processing step due to the error above|due to mismatched devices\. XGBoost",
+        meaning="It is a warning about speed, or about a part that is not needed.",
+        fix="nothing to do for it; where something fails, explain the error that comes after it",
+        symptom=True,
+        logged=True,
+    ),
+)
