@@ -30,8 +30,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.meta")(
         r"enable_sequential_cpu_offload",
-        "pipe.enable_model_cpu_offload() in its place: the sequential one keeps weights on the meta device while the "
-        'pipeline does not call a part itself; a helper that calls one (compel) takes device="cuda"',
+        "pipe.enable_model_cpu_offload() in its place; a helper that calls a part of the pipeline itself (compel) "
+        'takes device="cuda"',
         title="sequential offloading keeps a part on the meta device, which other code uses",
     ),
     of("tensor.meta")(
@@ -159,8 +159,8 @@ ADVICE: tuple[Advice, ...] = (
     of("llamacpp.cpu")(
         r"library=(?:cuda|rocm)|offload",
         "restart the service, with a free GPU (nvidia-smi) and without num_gpu 0 or -ngl 0; then reinstall the "
-        "program: without its folder lib/ollama on PATH it sees the GPU and has no code for it; OLLAMA_DEBUG=1 ollama "
-        "serve names the reason; for a large model a shorter context or a smaller quantisation",
+        "program: without its folder lib/ollama on PATH it has no code for the GPU that it sees; OLLAMA_DEBUG=1 "
+        "ollama serve names the reason",
         title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
     ),
     of("quant.dtype")(
@@ -171,8 +171,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("quant.dtype")(
         r"compute type, but",
-        'compute_type="int8" or "float32" (whisperx --compute_type int8); where a newer GPU is there '
-        'device="cuda", and a CTranslate2 that finds it',
+        'compute_type="int8" or "float32" (whisperx --compute_type int8), or device="cuda" where a newer GPU is there',
         title="CTranslate2 has no fast float16 on this device (the CPU, or a GPU before Volta)",
     ),
     of("quant.dtype", "amp.bfloat16", "attention.flash")(
@@ -190,21 +189,20 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.not_supported")(
         r"unable to create stream|allocator\.h|\bgrid\b|\bvgpu\b|get device context 801|pinned system memory",
         "nvidia-smi -q | grep -i -e virtualization -e license: a vGPU needs a license, a compute profile (C) and "
-        "unified memory (VMware: pciPassthru0.cfg.enable_uvm=1); else the whole GPU passed through, a newer driver, "
-        "or the program's other backend (lmdeploy --backend pytorch)",
+        "unified memory (VMware: pciPassthru0.cfg.enable_uvm=1); else another backend (lmdeploy --backend pytorch), a "
+        "newer driver",
         title="the GPU does not support this operation: probably a virtual one (vGPU)",
     ),
     of("crash.segfault")(
         r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
-        "a larger paging file first (System, Advanced, Performance, Virtual memory: 32 GB or more), and other "
-        "programs ended; then python -X faulthandler … names the line: reinstall the package it names, made for this "
-        "torch; then the newest GPU driver",
+        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended; "
+        "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",
         title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
     ),
     of("size.grid")(
         r"rasteriz|gaussian",
-        "print the number of points before the call: none, or none in view, makes an empty grid (pruned away, another "
-        "scale, COLMAP without points); then a smaller image, and the rasteriser of this checkout built again",
+        "print the number of points before the call: none (pruned away, COLMAP without points), or none in view, "
+        "makes an empty grid; then a smaller image, and the rasteriser of this checkout built again",
         title="a kernel was started on no Gaussians, or on too many",
     ),
     of("tensor.not_implemented")(
@@ -215,8 +213,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.xpu")(
         r"openvino|\[gpu\]",
-        "Intel's newest graphics driver first (on Linux intel-opencl-icd), then a smaller or int4 model, a shorter "
-        "context, batch 1; the device CPU tells whether it is the GPU",
+        "Intel's newest graphics driver (Linux: intel-opencl-icd), then a smaller or int4 model, a shorter context",
         title="the Intel GPU ran out of memory or resources under OpenVINO (or its driver failed)",
     ),
     of("attention.kernel")(

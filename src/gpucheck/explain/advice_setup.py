@@ -313,35 +313,32 @@ ADVICE: tuple[Advice, ...] = (
     of("import.symbol")(
         r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
-        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html for what python "
-        "-c 'import torch; print(torch.__version__)' prints: they fit pip's torch; conda-forge's needs conda-forge's "
-        "pytorch_scatter",
-        title="PyG's compiled packages are missing, or built for another torch (or for pip's, and torch is conda-forge's)",
+        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html, with what "
+        "torch.__version__ prints; they fit pip's torch, and conda-forge's needs conda-forge's pytorch_scatter",
+        title="PyG's compiled packages are missing, or built for another torch than the one in place",
     ),
     of("import.symbol", "import.library", "import.dll")(
         r"libggml|libllama|ggml_\w+|llama_cpp[/\\]|\bllama\.dll",
-        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then where nvcc --version works "
+        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then (nvcc --version works) "
         "CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir llama-cpp-python; its wheel for "
         "cu124 wants CUDA 12's libraries on PATH or LD_LIBRARY_PATH",
         title="llama.cpp's library is of another build than the program, or does not find its CUDA",
     ),
     of("package.cpu_build")(
         r"\bdgl\b",
-        "pip uninstall -y dgl, then pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html, the page "
-        "for this torch (2.4 is the newest); its version then ends in +cuXYZ, which on Windows only some releases have",
-        title="this DGL is its build for the CPU",
+        "pip uninstall -y dgl, then pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html, of this "
+        "torch (2.4 is the newest): its version then ends in +cuXYZ, on Windows not for all releases",
     ),
     of("package.cpu_build")(
         r"\bcv2\b|opencv|setupnet|throw_no_cuda",
-        "pip uninstall every opencv-python…, then build it with opencv_contrib: cmake -DWITH_CUDA=ON -DWITH_CUDNN=ON "
-        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (the GPU's, 5.3 or newer); cv2.getBuildInformation() has to say "
-        "NVIDIA CUDA: YES and cuDNN: YES. Without a build: the model by ONNX Runtime or torch",
+        "pip uninstall every opencv-python…, and build it with opencv_contrib: cmake -DWITH_CUDA=ON -DWITH_CUDNN=ON "
+        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (5.3 or newer), until cv2.getBuildInformation() says NVIDIA CUDA: "
+        "YES and cuDNN: YES; without a build: the model by ONNX Runtime or torch",
         title="this OpenCV is built without CUDA",
     ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
         r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b",
-        'device="cpu" in the code, or the program\'s option for it (faster-whisper: compute_type="int8" too), with its '
-        "newest release: this part asks for CUDA all the same",
+        'device="cpu" in the code, or the program\'s option for it (faster-whisper: also compute_type="int8")',
         title="the program asks for CUDA on a machine without an NVIDIA GPU",
     ),
     of("nvcc.missing")(
@@ -351,9 +348,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.old")(
         r"unknown option|has no member",
-        "CUDA toolkit 12.8 or newer, with CUDA_HOME and PATH that lead to it (which nvcc; nvcc --version), then rm -r "
-        "~/.cache/flashinfer; without a build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM "
-        "VLLM_USE_FLASHINFER_SAMPLER=0",
+        "CUDA toolkit 12.8 or newer in CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer; without a "
+        "build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
         title="the CUDA toolkit in use is older than the package's sources expect",
     ),
     of("cuda.no_kernel")(
@@ -364,9 +360,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.no_kernel")(
         r"tinycudann|tcnn_cuda|tiny-cuda-nn",
-        "where python -c 'import torch; print(torch.cuda.is_available())' prints True: TCNN_CUDA_ARCHITECTURES=86 (of "
-        "nvidia-smi --query-gpu=compute_cap --format=csv, without the dot) pip install --force-reinstall "
-        "--no-cache-dir --no-build-isolation git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch",
+        "with a torch that sees the GPU: TCNN_CUDA_ARCHITECTURES=86 (nvidia-smi --query-gpu=compute_cap --format=csv, "
+        "without the dot) pip install --force-reinstall --no-cache-dir --no-build-isolation "
+        "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch",
         title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
     ),
     of("quant.extension")(

@@ -204,14 +204,11 @@ TEXTS: tuple[Condition, ...] = (
         r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
         r"Invalid CUDA 'device=.{0,300}is_available\(\): True",
         r"requested GPUs?.{0,60}but only .{0,20}(available|visible)|to less than max local gpu count",
-        r"The requested CUDA device could not be loaded",
-        r"requested to find \S{1,9} devices but this machine only has",
+        r"The requested CUDA device could not be loaded|requested to find \S{1,9} devices but this machine only has",
         r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "
-        r")?available GPUs",
-        r"only \d+ devices? available, \d+ requested",
+        r")?available GPUs|only \d+ devices? available, \d+ requested",
         r"(local_rank|device_?id|device ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of "
-        r"bounds|available GPUs|not visible)",
-        r"Only \d+ device\(s\) available|AssertionError: Invalid device id",
+        r"bounds|available GPUs|not visible)|Only \d+ device\(s\) available|AssertionError: Invalid device id",
         r"(logical device \d+ )?is not visible \(?(in )?(CUDA|HIP)_VISIBLE_DEVICES",
         r"\bDevice index (value )?\S* ?is out of( index)? range|Device index out of range",
         r"do you have enough GPUs\?|Less than two GPU ids were configured|Insufficient device count",
@@ -557,10 +554,8 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "xpu.lost",
         "a call of Intel's GPU driver failed",
-        r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
-        r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
-        r"Native API (failed|returns)(?!.{0,40}-999)",
-        r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
+        r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b|\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
+        r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
         r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "

@@ -13,8 +13,7 @@ TEXTS: tuple[Condition, ...] = (
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
         r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|incompatible serialization version",
         r"Failed to deserialize cuda engine|Engine deserialization failed|and expected size of serialized engine",
-        meaning="An engine file is tied to the release of TensorRT (or TensorRT-LLM) and the kind of GPU it is built "
-        "on.",
+        meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and the kind of GPU it was built on.",
         fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
         "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
     ),
@@ -24,9 +23,9 @@ TEXTS: tuple[Condition, ...] = (
         r"getPluginCreator could not find plugin|IPluginCreator not found|Plugin not found, are the plugin name",
         r"No importer registered for op|importFallbackPluginImporter",
         meaning="The operation is newer than this TensorRT, or its plugin's library was not loaded.",
-        fix="a newer TensorRT, or an export with another opset or onnxsim; NVIDIA's plugins: "
-        "trt.init_libnvinfer_plugins(logger, '') before the engine is loaded; others: their library by "
-        "ctypes.CDLL(PATH), trtexec --staticPlugins=PATH, LD_PRELOAD=PATH tritonserver",
+        fix="a newer TensorRT, or an export with another opset; NVIDIA's plugins: trt.init_libnvinfer_plugins(logger, "
+        "'') first; others: ctypes.CDLL(PATH) of their library, trtexec --staticPlugins=PATH, LD_PRELOAD=PATH "
+        "tritonserver",
     ),
     strong(
         "package.cpu_build",
@@ -59,9 +58,9 @@ TEXTS: tuple[Condition, ...] = (
         r"to shutdown with signal 4\b|exit status 0xc000001d|STATUS_ILLEGAL_INSTRUCTION",
         common=(r"Illegal instruction( \(core dumped\)|: 4)|illegal hardware instruction|\bSIGILL\b|code 132\b",),
         meaning="The package was built for newer processors, or a virtual machine hides the host's instructions.",
-        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f on that machine: in a virtual machine choose the host's "
-        "type of processor (Proxmox, KVM: host); else a package built there (pip install --no-binary :all: NAME), its "
-        "release for older processors, or another machine",
+        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f there: in a virtual machine choose the host's type of "
+        "processor (Proxmox, KVM: host); else the package built there (pip install --no-binary :all: NAME), or "
+        "another machine",
         follows=("cuda.illegal",),
     ),
     strong(
@@ -69,8 +68,7 @@ TEXTS: tuple[Condition, ...] = (
         "PhysX's work on the GPU failed",
         r"PhysX error: GPU .{0,80}fail\w* to launch|Fetching GPU \w+ failed|PhysX Internal CUDA error|Gym cuda error",
         r"PxGpuDynamicsMemoryConfig|(Patch|Contact|collisionStackSize) buffer overflow|foundLost\w*Capacity",
-        meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are not valid "
-        "(NaN).",
+        meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are invalid.",
         fix="--num_envs 16 first: where that runs, raise what the first PhysX error names, in Isaac Lab "
         "PhysxCfg(gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), in Isaac Gym "
         "sim_params.physx.max_gpu_contact_pairs; where it fails, --device cpu tells whether the asset is at fault",
@@ -94,13 +92,12 @@ TEXTS: tuple[Condition, ...] = (
         "machine.power",
         "the machine turns off, or its screen goes black, under the GPU's load",
         meaning="Usually the power supply, its cables or heat; else the driver, or the GPU itself.",
-        fix="as a test sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, the power "
-        "supply or its cables are at fault; nvidia-smi -l 1 shows the temperature, journalctl -k -b -1 (Windows: "
-        "Event Viewer, Kernel-Power 41, nvlddmkm) the end; then another driver, other monitors, the GPU's warranty",
+        fix="as a test sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, power supply "
+        "or cables are at fault; journalctl -k -b -1 (Windows: Event Viewer, Kernel-Power 41, nvlddmkm) shows the "
+        "end; then another driver, other monitors, the GPU's warranty",
         common=(
             r"\b(pc|computer|system|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
-            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(generat\w+|training|"
-            r"under load|comfy ?ui)\b|\b(generat\w+|training|comfy ?ui)\b.{0,200}\bblack ?screens?\b",
+            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
         ),
         symptom=True,
     ),
