@@ -29,12 +29,6 @@ ADVICE: tuple[Advice, ...] = (
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
-        r"enable_sequential_cpu_offload",
-        "pipe.enable_model_cpu_offload() in its place; a helper that calls a part of the pipeline itself (compel) "
-        'takes device="cuda"',
-        title="sequential offloading keeps a part on the meta device, which other code uses",
-    ),
-    of("tensor.meta")(
         r"device_map ?= ?\W?auto|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|low_cpu_mem",
         'without offloading: the whole model on one GPU where it fits ({"": 0} as the device_map), else on the CPU '
         '("cpu"), more GPUs or a smaller model; else a newer release of the program that the traceback names',
@@ -157,10 +151,15 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     of("llamacpp.cpu")(
+        "container",
+        "docker run --gpus all (Compose: deploy.resources.reservations.devices; AMD: --device /dev/kfd --device "
+        "/dev/dri and the image ollama/ollama:rocm); docker exec NAME nvidia-smi has to list the GPU, after days too",
+    ),
+    of("llamacpp.cpu")(
         r"library=(?:cuda|rocm)|offload",
         "restart the service, with a free GPU (nvidia-smi) and without num_gpu 0 or -ngl 0; then reinstall the "
-        "program: without its folder lib/ollama on PATH it has no code for the GPU that it sees; OLLAMA_DEBUG=1 "
-        "ollama serve names the reason",
+        "program: without its folder lib/ollama it has no code for the GPU that it sees; OLLAMA_DEBUG=1 ollama serve "
+        "says why",
         title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
     ),
     of("quant.dtype")(
@@ -168,6 +167,23 @@ ADVICE: tuple[Advice, ...] = (
         "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): its weights in another quantisation, "
         "GPTQ or compressed-tensors (w4a16), which take bfloat16",
         title="vLLM's kernels for this quantisation take another data type",
+    ),
+    of("quant.dtype")(
+        r"method \w+_marlin is not supported",
+        "--quantization gptq (awq) without _marlin, and --dtype half, which run from 7.5 on; else a smaller model "
+        "unquantised",
+    ),
+    of("quant.dtype")(
+        r"fp8e4nv|supported fp8 dtypes",
+        "float8 as e5m2 (ComfyUI: fp8_e5m2 weights), or no torch.compile for e4m3 (without Triton it is only stored "
+        "so); else bfloat16, GGUF or 4-bit weights",
+        title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
+    ),
+    of("amp.bfloat16")(r"dtype flag|\bvllm", '--dtype half (in Python dtype="half"), with weights that allow float16'),
+    of("cublas.not_supported")(
+        r"cuda_r_16bf",
+        "float16 or float32 in place of bfloat16 (torch_dtype, --fp16, --dtype half): GPUs before Ampere (8.0) lack it",
+        title="this GPU has no bfloat16, which the product is in",
     ),
     of("quant.dtype")(
         r"compute type, but",
@@ -189,8 +205,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.not_supported")(
         r"unable to create stream|allocator\.h|\bgrid\b|\bvgpu\b|get device context 801|pinned system memory",
         "nvidia-smi -q | grep -i -e virtualization -e license: a vGPU needs a license, a compute profile (C) and "
-        "unified memory (VMware: pciPassthru0.cfg.enable_uvm=1); else another backend (lmdeploy --backend pytorch), a "
-        "newer driver",
+        "unified memory (pciPassthru0.cfg.enable_uvm=1); else the program's other backend (lmdeploy --backend pytorch)",
         title="the GPU does not support this operation: probably a virtual one (vGPU)",
     ),
     of("crash.segfault")(
@@ -199,22 +214,11 @@ ADVICE: tuple[Advice, ...] = (
         "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",
         title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
     ),
-    of("size.grid")(
-        r"rasteriz|gaussian",
-        "print the number of points before the call: none (pruned away, COLMAP without points), or none in view, "
-        "makes an empty grid; then a smaller image, and the rasteriser of this checkout built again",
-        title="a kernel was started on no Gaussians, or on too many",
-    ),
     of("tensor.not_implemented")(
         r"cpu_offload",
         "pip install -U diffusers accelerate (or the release before); use the pipeline itself, not pipe.text_encoder "
         'and other parts beside it, or pipe.to("cuda") without offloading',
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
-    ),
-    of("oom.xpu")(
-        r"openvino|\[gpu\]",
-        "Intel's newest graphics driver (Linux: intel-opencl-icd), then a smaller or int4 model, a shorter context",
-        title="the Intel GPU ran out of memory or resources under OpenVINO (or its driver failed)",
     ),
     of("attention.kernel")(
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",

@@ -195,7 +195,10 @@ ADVICE: tuple[Advice, ...] = (
     of("hip.arch")(
         lambda facts: (
             facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
-            or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
+            or (
+                bool(facts.names & {"native", "llama"})
+                and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama\b|koboldcpp"))
+            )
         ),
         "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
         "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
@@ -307,9 +310,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library", "compile.ptxas", "import.libcuda")(
-        r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"
-    ),
+    of("import.library", "compile.ptx", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
     of("import.symbol")(
         r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
@@ -319,21 +320,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.symbol", "import.library", "import.dll")(
         r"libggml|libllama|ggml_\w+|llama_cpp[/\\]|\bllama\.dll",
-        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then (nvcc --version works) "
-        "CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir llama-cpp-python; its wheel for "
-        "cu124 wants CUDA 12's libraries on PATH or LD_LIBRARY_PATH",
+        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then CMAKE_ARGS='-DGGML_CUDA=on' pip install "
+        "--force-reinstall --no-cache-dir llama-cpp-python; its wheel for cu124 wants CUDA 12's libraries on PATH",
         title="llama.cpp's library is of another build than the program, or does not find its CUDA",
-    ),
-    of("package.cpu_build")(
-        r"\bdgl\b",
-        "pip uninstall -y dgl, then pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html, of this "
-        "torch (2.4 is the newest): its version then ends in +cuXYZ, on Windows not for all releases",
     ),
     of("package.cpu_build")(
         r"\bcv2\b|opencv|setupnet|throw_no_cuda",
         "pip uninstall every opencv-python…, and build it with opencv_contrib: cmake -DWITH_CUDA=ON -DWITH_CUDNN=ON "
-        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (5.3 or newer), until cv2.getBuildInformation() says NVIDIA CUDA: "
-        "YES and cuDNN: YES; without a build: the model by ONNX Runtime or torch",
+        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (5.3 or newer), until cv2.getBuildInformation() says cuDNN: YES",
         title="this OpenCV is built without CUDA",
     ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
@@ -343,7 +337,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.missing")(
         r":/usr/local/cuda\S*/bin/nvcc|cuda_home=:",
-        "export CUDA_HOME=/usr/local/cuda-X.Y without a colon before it, rm -r ~/.cache/flashinfer, and start again",
+        "export CUDA_HOME=/usr/local/cuda-X.Y without a colon before it, then rm -r ~/.cache/flashinfer",
         title="CUDA_HOME begins with a colon, so that nvcc is not found",
     ),
     of("nvcc.old")(
@@ -360,9 +354,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.no_kernel")(
         r"tinycudann|tcnn_cuda|tiny-cuda-nn",
-        "with a torch that sees the GPU: TCNN_CUDA_ARCHITECTURES=86 (nvidia-smi --query-gpu=compute_cap --format=csv, "
-        "without the dot) pip install --force-reinstall --no-cache-dir --no-build-isolation "
-        "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch",
+        "TCNN_CUDA_ARCHITECTURES=86 (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
+        "which needs --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
         title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
     ),
     of("quant.extension")(
@@ -372,9 +365,7 @@ ADVICE: tuple[Advice, ...] = (
         title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
     ),
     of("torch.no_accelerator")(
-        lambda facts: (
-            facts.vendor == "amd" and facts.holds(r"skip-torch-cuda-test[\s\S]*\.bat\b|\.bat\b[\s\S]*skip-torch")
-        ),
+        lambda facts: facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"),
         "--use-zluda or --use-directml in COMMANDLINE_ARGS of webui-user.bat, in the fork for AMD GPUs "
         "(stable-diffusion-webui-amdgpu), with venv deleted first; or AMD's torch for Windows, or Linux with ROCm",
         title="on Windows this web UI has to be told how to use an AMD GPU",
@@ -551,7 +542,7 @@ ADVICE: tuple[Advice, ...] = (
         "its newest release, or another of its runtimes (LM Studio: Settings, Runtime): Vulkan runs on any GPU",
         title="the program's CUDA runtime has no code for this GPU",
     ),
-    of("cuda.no_kernel")(
+    of("cuda.no_kernel", "cuda.invalid_image")(
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         lambda facts: (
             f"build it again in an empty folder: cmake -B build {'-DGGML_CUDA=ON ' * ('llama' in facts.names)}"

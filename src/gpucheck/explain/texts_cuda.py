@@ -75,8 +75,7 @@ TEXTS: tuple[Condition, ...] = (
         "assert.index",
         "an index is out of range",
         r"Assertion [`']?srcIndex < srcSelectDimSize|index out of bounds[`'\"]* failed",
-        r"-sizes\[i\] <= index && index < sizes\[i\]|idx_dim >= 0 && idx_dim < index_size",
-        r"vectorized_gather_kernel",
+        r"-sizes\[i\] <= index && index < sizes\[i\]|idx_dim >= 0 && idx_dim < index_size|vectorized_gather_kernel",
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
@@ -120,7 +119,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
         fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
         "does not expect: its newest release, in the versions of torch and CUDA that it names",
-        follows=("oom.", "compile.", "cutlass.", "quant."),
+        follows=("oom.", "compile.", "cutlass.", "quant.", "tensorrt."),
     ),
     proof(
         "cuda.launch_timeout",
@@ -257,8 +256,7 @@ TEXTS: tuple[Condition, ...] = (
         r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh|Custom allreduce is disabled because",
         r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
         r"\bp2p (is |was )?(disabled|off)\b.{0,40}\b(works?|well|fine|ok)\b",
-        r"hip\w*Peer\w* failed|peer access is not supported between these two devices",
-        r"peer mapping resources exhausted",
+        r"hip\w*Peer\w* failed|peer access is not supported between these two devices|peer mapping resources exhausted",
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         fix="NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too); `gpucheck bench transfer --device "
         "all` shows which pairs can. Where it cures a freeze: IOMMU and ACS off in the firmware (gpucheck doctor)",
@@ -284,8 +282,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.contained",
         "the GPU's hardware reported an error",
         *messages.BY_ID["cuda.contained"].patterns,
-        r"Invalid access of peer GPU memory over nvlink",
-        r"async error has occur?red in external entity outside of CUDA",
+        r"Invalid access of peer GPU memory over nvlink|async error has occur?red in external entity outside of CUDA",
         meaning="Data of this process were lost, but other processes were not affected. The process must end.",
         fix="start the program again; sudo dmesg | grep -i xid names the GPU and the cause, gpucheck devices shows "
         "its counters. If it returns, drain the node and sudo nvidia-smi --gpu-reset -i INDEX",
@@ -506,8 +503,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "hip.mask",
         "variables that choose AMD GPUs contradict each other",
-        r"Inconsistent GPU visibility env vars",
-        r"HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
+        r"Inconsistent GPU visibility env vars|HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
         r"Please use \S+ instead of ROCR_VISIBLE_DEVICES",
         meaning="ROCR_VISIBLE_DEVICES hides GPUs first; HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES number the rest.",
         fix="set HIP_VISIBLE_DEVICES alone, and unset the others",

@@ -145,8 +145,7 @@ TEXTS: tuple[Condition, ...] = (
         "torchvision does not fit torch",
         r"PyTorch and TorchAudio were compiled with different CUDA",
         r"TorchAudio has CUDA version [\d.]+\b",
-        r"Couldn'?t load custom C\+\+ ops",
-        r"partially initialized module '?torchvision'? has no attribute '?extension",
+        r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"extension torchvision.{0,20}not found",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
@@ -210,8 +209,7 @@ TEXTS: tuple[Condition, ...] = (
         r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
         r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
-        r".{0,80}circular import",
-        r"Failed to load PyTorch C extensions",
+        r".{0,80}circular import|Failed to load PyTorch C extensions",
         r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
@@ -304,8 +302,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.python_h",
         "Python's headers are missing",
-        r"include file \W?Python\.h\W? not found|Failed to find Python libs",
-        r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
+        r"include file \W?Python\.h\W? not found|Failed to find Python libs|/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         meaning="torch.compile and extensions build against Python.",
         fix="sudo apt-get install python3-dev, of the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
         common=(r"Python\.h: No such file or directory",),
@@ -325,8 +322,7 @@ TEXTS: tuple[Condition, ...] = (
         "compile.resources",
         "a Triton kernel needs more shared memory or stack than the GPU has",
         r"out of resource: (shared memory|threads|tensor memory|registers)",
-        r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
-        r"No valid triton configs|triton.{0,200}OutOfResources",
+        r"error: .{0,80}stack frame size \(\d+\) exceeds limit|No valid triton configs|triton.{0,200}OutOfResources",
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
         "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
@@ -562,8 +558,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kernel.gpu_hang",
         "an Intel GPU hung and was reset",
-        r"\bGPU HANG: ecode",
-        r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
+        r"\bGPU HANG: ecode|\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start it again; then a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
     ),

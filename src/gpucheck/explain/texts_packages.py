@@ -59,8 +59,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "loader.files",
         "too many files are open",
-        r"received \d+ items of ancdata",
-        r"Too many open files\. ?Communication with the workers is no longer possible",
+        r"received \d+ items of ancdata|Too many open files\. ?Communication with the workers is no longer possible",
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
         fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and tensors of "
         "batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -186,7 +185,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
         r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
         r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
-        r"Please install flash[-_ ]attn|`?sageattention`? package must be installed",
+        r"Please install flash[-_ ]attn|`?sageattention`? package must be installed|\W?sageattn\W? is not defined",
         r"(?<![/_])flash_attn(?!/).{0,300}"
         r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
         r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
@@ -482,8 +481,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
         r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
         r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
-        r"\bfound NaN in local (grad|forward|param)",
-        r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
+        r"\bfound NaN in local (grad|forward|param)|\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
         "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
@@ -595,6 +593,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU",
         r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
         r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
+        r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries",
         r"CPU does not have AVX.{0,20}, disabling GPU support",
         r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
         r"failed to finish discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B",
@@ -634,7 +633,8 @@ TEXTS: tuple[Condition, ...] = (
         r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
         r"\(?weights_only.{0,80}Unsupported (global|class|operand)|GLOBAL \S+ was not an allowed global",
         meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run code.",
-        fix="torch.serialization.add_safe_globals([…]) with the class named; weights_only=False only for trusted files",
+        fix="a newer release of the program (or torch<2.6); torch.serialization.add_safe_globals([…]) with the class "
+        "named; for files that you trust weights_only=False, or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

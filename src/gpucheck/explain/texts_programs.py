@@ -17,16 +17,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
         "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
     ),
-    proof(
-        "tensorrt.plugin",
-        "TensorRT lacks a plugin, or an operation, that the model uses",
-        r"getPluginCreator could not find plugin|IPluginCreator not found|Plugin not found, are the plugin name",
-        r"No importer registered for op|importFallbackPluginImporter",
-        meaning="The operation is newer than this TensorRT, or its plugin's library was not loaded.",
-        fix="a newer TensorRT, or an export with another opset; NVIDIA's plugins: trt.init_libnvinfer_plugins(logger, "
-        "'') first; others: ctypes.CDLL(PATH) of their library, trtexec --staticPlugins=PATH, LD_PRELOAD=PATH "
-        "tritonserver",
-    ),
     strong(
         "package.cpu_build",
         "a package is its build for the CPU, without CUDA",
@@ -37,8 +27,9 @@ TEXTS: tuple[Condition, ...] = (
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b",
         meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
-        fix="uninstall it, then install its build for CUDA: faiss-gpu-cu12, paddlepaddle-gpu (from its own index); "
-        "xgboost (x86-64); lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
+        fix="uninstall it, then install its CUDA build: dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html "
+        "(torch 2.4 at most), faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on x86-64; lightgbm and dlib "
+        "from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
     ),
     strong(
         "cupy.setup",
@@ -47,9 +38,8 @@ TEXTS: tuple[Condition, ...] = (
         r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
         r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)",
         meaning="spaCy and others use the GPU through CuPy, whose wheel is for one major version of CUDA.",
-        fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x, cuda11x: not "
-        "above the version in nvidia-smi), which brings CUDA's libraries and headers; python -c 'import cupy; "
-        "print(cupy.zeros(1))' has to work, and shows the real error",
+        fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
+        "nvidia-smi shows), which brings CUDA's libraries; python -c 'import cupy; cupy.zeros(1)' shows the real error",
         follows=("cuinit.", "oom."),
     ),
     strong(
@@ -58,9 +48,8 @@ TEXTS: tuple[Condition, ...] = (
         r"to shutdown with signal 4\b|exit status 0xc000001d|STATUS_ILLEGAL_INSTRUCTION",
         common=(r"Illegal instruction( \(core dumped\)|: 4)|illegal hardware instruction|\bSIGILL\b|code 132\b",),
         meaning="The package was built for newer processors, or a virtual machine hides the host's instructions.",
-        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f there: in a virtual machine choose the host's type of "
-        "processor (Proxmox, KVM: host); else the package built there (pip install --no-binary :all: NAME), or "
-        "another machine",
+        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f there: a virtual machine needs the host's type of processor "
+        "(Proxmox, KVM: host); else the package built there (pip install --no-binary :all: NAME), or another machine",
         follows=("cuda.illegal",),
     ),
     strong(
@@ -69,9 +58,9 @@ TEXTS: tuple[Condition, ...] = (
         r"PhysX error: GPU .{0,80}fail\w* to launch|Fetching GPU \w+ failed|PhysX Internal CUDA error|Gym cuda error",
         r"PxGpuDynamicsMemoryConfig|(Patch|Contact|collisionStackSize) buffer overflow|foundLost\w*Capacity",
         meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are invalid.",
-        fix="--num_envs 16 first: where that runs, raise what the first PhysX error names, in Isaac Lab "
-        "PhysxCfg(gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), in Isaac Gym "
-        "sim_params.physx.max_gpu_contact_pairs; where it fails, --device cpu tells whether the asset is at fault",
+        fix="--num_envs 16: where that runs, raise what the first PhysX error names (Isaac Lab: PhysxCfg("
+        "gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), Isaac Gym "
+        "sim_params.physx.max_gpu_contact_pairs); where it fails, --device cpu tells whether the asset is at fault",
         follows=("oom.",),
     ),
     strong(
@@ -81,20 +70,17 @@ TEXTS: tuple[Condition, ...] = (
         r"Cannot initialize a EGL device display|EGL_NOT_INITIALIZED|environment variable MUJOCO_GL|NoSuchDisplayExc",
         r"libEGL warning: failed to open /dev/dri|eglInitialize\(\) failed|unable to load driver: swrast",
         r"vkCreateInstance failed|VkResult: ERROR_INCOMPATIBLE_DRIVER|No device could be created\. Some known system",
-        meaning="MuJoCo, Isaac and others render, which needs the driver's graphics libraries, on a server through "
-        "EGL.",
-        fix="MuJoCo: export MUJOCO_GL=egl PYOPENGL_PLATFORM=egl before Python starts (without a GPU osmesa; on a Mac "
-        "unset it); Vulkan: vulkaninfo --summary has to list the GPU; for both sudo apt-get install libegl1 libgl1 "
-        "libvulkan1, in a container -e NVIDIA_DRIVER_CAPABILITIES=all; /dev/dri denied: sudo usermod -aG render,video "
-        "$USER",
+        meaning="MuJoCo, Isaac and others render with the driver's graphics libraries, on a server through EGL.",
+        fix="export MUJOCO_GL=egl PYOPENGL_PLATFORM=egl (no GPU: osmesa; Mac: neither); sudo apt-get install libegl1 "
+        "libgl1 libvulkan1, in a container -e NVIDIA_DRIVER_CAPABILITIES=all, until vulkaninfo --summary lists the "
+        "GPU; /dev/dri denied: sudo usermod -aG render,video $USER",
     ),
     hint(
         "machine.power",
         "the machine turns off, or its screen goes black, under the GPU's load",
         meaning="Usually the power supply, its cables or heat; else the driver, or the GPU itself.",
-        fix="as a test sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, power supply "
-        "or cables are at fault; journalctl -k -b -1 (Windows: Event Viewer, Kernel-Power 41, nvlddmkm) shows the "
-        "end; then another driver, other monitors, the GPU's warranty",
+        fix="sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, power supply or cables "
+        "are at fault; else another driver, another monitor cable, and the GPU's warranty (journalctl -k -b -1)",
         common=(
             r"\b(pc|computer|system|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
             r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
