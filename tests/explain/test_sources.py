@@ -51,6 +51,9 @@ OTHERS = (
     "import.architecture",
     "import.module",
     "compile.cache",
+    "crash.illegal",
+    "machine.power",
+    "comfyui.ended",
 )
 
 

@@ -17,6 +17,9 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "crash.illegal": "import torch\nIllegal instruction (core dumped)",
+    "machine.power": "My PC shuts down during training on its RTX 3090",
+    "comfyui.ended": "got prompt\nRequested to load FluxClipModel_\n\nC:\\ComfyUI>pause\nPress any key to continue",
     "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
     "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",

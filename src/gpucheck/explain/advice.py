@@ -157,9 +157,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("llamacpp.cpu")(
         r"library=(?:cuda|rocm)|offload",
-        "restart the service, with a free GPU (nvidia-smi) and without num_gpu 0 or -ngl 0; then reinstall the "
-        "program: without its folder lib/ollama it has no code for the GPU that it sees; OLLAMA_DEBUG=1 ollama serve "
-        "says why",
+        "restart the service, with a free GPU (nvidia-smi) and no num_gpu 0 or -ngl 0; then reinstall the program: "
+        "without its folder lib/ollama it has no code for the GPU it sees; OLLAMA_DEBUG=1 ollama serve says why",
         title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
     ),
     of("quant.dtype")(
@@ -170,8 +169,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("quant.dtype")(
         r"method \w+_marlin is not supported",
-        "--quantization gptq (awq) without _marlin, and --dtype half, which run from 7.5 on; else a smaller model "
-        "unquantised",
+        "--quantization gptq (or awq) and --dtype half, which run from 7.5 on; else a smaller model, unquantised",
     ),
     of("quant.dtype")(
         r"fp8e4nv|supported fp8 dtypes",

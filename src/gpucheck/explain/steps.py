@@ -381,7 +381,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "mac",
-        ("attention.", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.", "import.extension"),
+        ("attention.", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.", "import.extension", "package.cpu"),
         'this package has no code for a Mac\'s GPU: do without it (attention: "sdpa"), or use its MPS or MLX version',
     ),
     ("wsl", _AS_ON_LINUX, ""),
@@ -546,6 +546,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"^CUDA_LAUNCH_BLOCKING=1 python …:",
         r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
     ),
+    *((here, r"MUJOCO_GL=egl.*", "MUJOCO_GL=glfw, and update the graphics driver") for here in ("windows", "mac")),
+    ("mac", r"sudo nvidia-smi -pl .*", "try another power supply and cable, then Apple's diagnostics"),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
     ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),

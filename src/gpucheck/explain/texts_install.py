@@ -86,7 +86,7 @@ TEXTS: tuple[Condition, ...] = (
         r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
-        r"PyTorch and torch_\w+ were compiled with different CUDA|No module named \W?torch_(scatter|sparse|cluster)",
+        r"PyTorch and torch_\w+ were compiled with different CUDA",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "

@@ -55,8 +55,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "physx.failed",
         "PhysX's work on the GPU failed",
-        r"PhysX error: GPU .{0,80}fail\w* to launch|Fetching GPU \w+ failed|PhysX Internal CUDA error|Gym cuda error",
-        r"PxGpuDynamicsMemoryConfig|(Patch|Contact|collisionStackSize) buffer overflow|foundLost\w*Capacity",
+        r"(PhysX|internal) error ?: GPU .{0,80}(fail\w* to launch|kernel fail)|Fetching GPU \w+ failed|Gym cuda error",
+        r"PhysX Internal CUDA error|PxGpuDynamicsMemoryConfig|(Patch|Contact|StackSize) buffer overflow|foundLost\w+C",
         meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are invalid.",
         fix="--num_envs 16: where that runs, raise what the first PhysX error names (Isaac Lab: PhysxCfg("
         "gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), Isaac Gym "
