@@ -156,6 +156,18 @@ ADVICE: tuple[Advice, ...] = (
         "/dev/dri and the image ollama/ollama:rocm); docker exec NAME nvidia-smi has to list the GPU, after days too",
     ),
     of("llamacpp.cpu")(
+        r"\d%/\d+% cpu/gpu",
+        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 for the "
+        "service; nvidia-smi shows what else holds the GPU's memory",
+        title="GPU memory holds only a part of the model, and the rest is on the CPU",
+    ),
+    of("oom.other")(
+        r"bfc_?arena|onnxruntime",
+        "a smaller input or batch, one session at a time, and the provider's option "
+        "arena_extend_strategy=kSameAsRequested; nvidia-smi shows what else holds memory",
+        title="ONNX Runtime's arena found no memory, probably on the GPU",
+    ),
+    of("llamacpp.cpu")(
         r"library=(?:cuda|rocm)|offload",
         "restart the service, with a free GPU (nvidia-smi) and no num_gpu 0 or -ngl 0; then reinstall the program: "
         "without its folder lib/ollama it has no code for the GPU it sees; OLLAMA_DEBUG=1 ollama serve says why",
@@ -173,15 +185,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("quant.dtype")(
         r"fp8e4nv|supported fp8 dtypes",
-        "float8 as e5m2 (ComfyUI: fp8_e5m2 weights), or no torch.compile for e4m3 (without Triton it is only stored "
-        "so); else bfloat16, GGUF or 4-bit weights",
+        "float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
         title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
     ),
     of("amp.bfloat16")(r"dtype flag|\bvllm", '--dtype half (in Python dtype="half"), with weights that allow float16'),
     of("cublas.not_supported")(
-        r"cuda_r_16bf",
-        "float16 or float32 in place of bfloat16 (torch_dtype, --fp16, --dtype half): GPUs before Ampere (8.0) lack it",
-        title="this GPU has no bfloat16, which the product is in",
+        r"cuda_r_16bf", "float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
     ),
     of("quant.dtype")(
         r"compute type, but",
@@ -195,9 +204,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("vllm.start")(
         r"tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9][\s\S]*(?:\bhang|\bstuck|\bhung|freez|broadcast block found)",
-        "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between the GPUs "
-        "hang: then IOMMU and ACS off in the firmware (gpucheck doctor), or another driver; else NCCL_DEBUG=INFO "
-        "shows where",
+        "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between GPUs hang: "
+        "then IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
         title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
     ),
     of("cuda.not_supported")(

@@ -300,7 +300,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|cuda_path is set but|"
-        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|providers: ?\[[\w, ]*cpuexec",
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
             if facts.holds(r"microsoft\.ml|nuget")
@@ -335,16 +335,17 @@ ADVICE: tuple[Advice, ...] = (
         'device="cpu" in the code, or the program\'s option for it (faster-whisper: also compute_type="int8")',
         title="the program asks for CUDA on a machine without an NVIDIA GPU",
     ),
-    of("nvcc.missing")(
-        r":/usr/local/cuda\S*/bin/nvcc|cuda_home=:",
-        "export CUDA_HOME=/usr/local/cuda-X.Y without a colon before it, then rm -r ~/.cache/flashinfer",
-        title="CUDA_HOME begins with a colon, so that nvcc is not found",
-    ),
     of("nvcc.old")(
         r"unknown option|has no member",
         "CUDA toolkit 12.8 or newer in CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer; without a "
         "build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
         title="the CUDA toolkit in use is older than the package's sources expect",
+    ),
+    of("cuda.no_kernel")(
+        r"onnxruntime",
+        "pip install -U onnxruntime-gpu (RTX 50: 1.22 or newer, with CUDA 12.8 or newer); for a GPU before Turing the "
+        "last release whose notes name it; until then providers=['CPUExecutionProvider']",
+        title="this onnxruntime-gpu has no code for the GPU's architecture",
     ),
     of("cuda.no_kernel")(
         "bnb",

@@ -521,15 +521,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "xpu.none",
-        "torch finds no Intel GPU",
+        "the program finds no Intel GPU",
         r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False|Failed to initiali[sz]e XPU devices",
-        r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
-        r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file",
+        r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)|no supported devices found or an",
+        r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file|Device with GPU name is not",
         r"PI_ERROR_DEVICE_NOT_FOUND|No device of requested type available|XPU device count is zero",
         r"\bXPU is not available\b",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
         fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
-        "devices)",
+        "devices); for OpenVINO also Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",
     ),
     proof(
         "xpu.memory_query",
@@ -552,7 +552,7 @@ TEXTS: tuple[Condition, ...] = (
         "a call of Intel's GPU driver failed",
         r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b|\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
         r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
-        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
+        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(\[GPU\]|avoid) CL_OUT_OF_\w+",
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",

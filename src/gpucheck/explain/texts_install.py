@@ -132,7 +132,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
         r"make sure libcudnn\w*\.so[.\d]* is in your library path",
-        weak=(r"(Applied|Available) providers: ?\[(AzureExecutionProvider\W{0,4})?CPUExecutionProvider\]",),
+        weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
@@ -412,9 +412,9 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "nvcc.missing",
-        "the CUDA toolkit for the build is missing",
+        "the build does not find the CUDA toolkit (nvcc, headers)",
         r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
-        r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file|No such file or directory: '?[\w./:-]*nvcc",
+        r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file|No such file or directory: '?[\w./-]*nvcc",
         r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
         r"Could not find (cudnn_LIBRARY|CUDNN\b)",
         r"CUDA_HOME (does not exist|is not set|not found|must be set)",
@@ -428,7 +428,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
-        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y",
+        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y (one folder, and no colon)",
     ),
     proof(
         "nvcc.mismatch",

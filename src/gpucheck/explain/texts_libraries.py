@@ -237,8 +237,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nccl.unhandled_system",
         "a system call inside NCCL failed",
-        r"ncclSystemError",
-        r"NCCL WARN .{0,80}(Connection timed out|connect timeout|No route to host|connection abort)",
+        r"ncclSystemError|NCCL WARN .{0,80}(Connection timed out|connect timeout|No route to host|connection abort)",
         _NCCL + "unhandled system error",
         meaning="Sockets, /dev/shm or InfiniBand failed: usually a wrong interface, a firewall, or an ended rank.",
         fix=_DEBUG
@@ -339,8 +338,7 @@ TEXTS: tuple[Condition, ...] = (
         r"The server socket has failed to (listen|bind)",
         r"(c10d|TCPStore|torchrun|rendezvous|MASTER_PORT|distributed).{0,300}(EADDRINUSE|Address already in use)",
         r"(EADDRINUSE|Address already in use).{0,300}(c10d|TCPStore|torchrun|MASTER_PORT|init_process_group)",
-        r"errno: 98 - Address already in use|RuntimeError: Address already in use",
-        r"DistNetworkError.{0,120}EADDRINUSE",
+        r"errno: 98 - Address already in use|RuntimeError: Address already in use|DistNetworkError.{0,120}EADDRINUSE",
         r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
         fix="torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
@@ -376,12 +374,10 @@ TEXTS: tuple[Condition, ...] = (
         "torch.distributed does not know its ranks",
         r"No backend type associated with device type",
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
-        r"Default process group (has not been|is not) initialized",
-        r"KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
+        r"Default process group (has not been|is not) initialized|KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
         r"requires? the LOCAL_RANK environment variable|\bLOCAL_RANK is not in the environment",
         r"`?(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)`? (env(ironment)?( variable)? )?(was not set|is not set|is "
-        r"missing)",
-        r"initialize the accelerate state by calling|(PartialState|Accelerator)`? must be initialized before",
+        r"missing)|initialize the accelerate state by calling|(PartialState|Accelerator)`? must be initialized before",
         r"launch new distributed processes with `?local_rank > 0",
         r"Cannot determine (world size|global rank|local rank)\. Environment variable",
         r"(mismatch in local rank setting|LOCAL_RANK \(\d+\) !=)",
@@ -398,8 +394,7 @@ TEXTS: tuple[Condition, ...] = (
         r"FSDP-managed module .{0,60}has parameters on|FSDP parameters should be materialized on CPU",
         r"FSDP (only supports single device modules|does not support modules with different device types)",
         r"support a module with both CPU and GPU params, please pass in device_id",
-        r"is given device_id argument .{1,12}but is on",
-        r"module has CPU parameters or buffers when `?sync_module_states",
+        r"is given device_id argument .{1,12}but is on|module has CPU parameters or buffers when `?sync_module_states",
         r"did not set/select the default device for the current process",
         r"collective on tensor not on device passed to init_process_group",
         r"Failed to infer a GPU device id to perform barrier|Guessing device ID based on global rank",
@@ -407,8 +402,7 @@ TEXTS: tuple[Condition, ...] = (
         r"NCCL Communicator since the GPU devices are not known|nccl communicator is created to work on",
         r"selected device indices .{0,80}don'?t match the local rank",
         r"DistributedDataParallel'?s? (device_ids and output_device arguments only work|input module must be on "
-        r"the same)",
-        r"DeviceMesh only support homogeneous hardware|participants have overlapping devices",
+        r"the same)|DeviceMesh only support homogeneous hardware|participants have overlapping devices",
         meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
@@ -444,8 +438,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "dist.model",
         "the ranks built different models",
-        r"DDP expects same model across all ranks",
-        r"Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match",
+        r"DDP expects same model across all ranks|Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match",
         meaning="DistributedDataParallel compares the parameters' number and shapes before the first step: a rank "
         "has another configuration, layers that depend on its data, or another checkpoint.",
         fix="print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the "
@@ -475,8 +468,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
         r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
         r"Total available GPUs .{0,40}is less than total desired GPUs",
-        r"required GPUs exceeds the total number of available GPUs",
-        r"Ray does not allocate any GPUs on the driver node",
+        r"required GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
         meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and waits: where a node left, ray stop on all and start head and workers "
         "again with one version of Ray and Python; ask for fewer GPUs (tensor_parallel_size, num_gpus), or add a node",

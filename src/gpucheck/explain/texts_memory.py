@@ -245,7 +245,7 @@ TEXTS: tuple[Condition, ...] = (
         r"not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
         r"cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |BFCArena::AllocateRawInternal|C10 Out of Memory",
         messages.HPU,
-        r"Failed to allocate memory for requested buffer of size",
+        r"Failed to allocate memory for requested buffer of size|bfc_arena\S{1,60} ?Available memory of",
         r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
         r"\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|dont)"
         r"\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",

@@ -598,10 +598,10 @@ TEXTS: tuple[Condition, ...] = (
         r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
         r"failed to finish discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B",
         r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
-        r"\blibrary=(cuda|rocm)\b(?!.{0,9000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,6000}\bCPU\w* model buffer size",
+        r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
         r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
-        r"warning: no usable GPU found, --gpu-layers option will be ignored",
+        r"warning: no usable GPU found, --gpu-layers option will be ignored|ggml_vulkan: No devices found",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "
         "ollama serve: the lines about discovery name the reason",

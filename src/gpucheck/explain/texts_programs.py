@@ -82,7 +82,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="sudo nvidia-smi -pl WATTS with two thirds of the GPU's limit: where it then runs, power supply or cables "
         "are at fault; else another driver, another monitor cable, and the GPU's warranty (journalctl -k -b -1)",
         common=(
-            r"\b(pc|computer|system|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
+            r"\b(pc|computer|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
             r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
         ),
         symptom=True,
