@@ -15,7 +15,7 @@ from gpucheck.explain.text import BACKEND, SMALLER
 ADVICE: tuple[Advice, ...] = (
     *advice_setup.ADVICE,
     of("numerics.nan")(
-        r"nansexception|nans was produced in|\A(?=[\s\S]*(?:webui|comfyui|invokeai|fooocus))(?![\s\S]*(?:train|lora_))",
+        r"nansexception|nans was produced|\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc))(?![\s\S]*(?:train|lora_))",
         "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "
         "--no-half-vae; ComfyUI: --fp32-vae, --force-upcast-attention or --force-fp32; else another VAE (fp16-fix for "
         "SDXL): --disable-nan-check only shows black pictures",
@@ -396,6 +396,7 @@ ADVICE: tuple[Advice, ...] = (
         "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
     ),
     of("cuda.feature")("old_llvm", becomes="compile.ptxas"),
+    of("compile.backend")(r"cpp_builder[\s\S]*winerror 2\b|winerror 2\b[\s\S]*cpp_builder", becomes="compile.compiler"),
     of("oom.mps")(
         r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or a real Mac',

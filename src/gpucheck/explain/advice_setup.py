@@ -365,7 +365,7 @@ ADVICE: tuple[Advice, ...] = (
         "has a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8); without: use_kernels=False, for MXFP4 bfloat16",
         title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
     ),
-    of("torch.no_accelerator")(
+    of("torch.no_accelerator", "hip.none")(
         lambda facts: facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"),
         "--use-zluda or --use-directml in COMMANDLINE_ARGS of webui-user.bat, in the fork for AMD GPUs "
         "(stable-diffusion-webui-amdgpu), with venv deleted first; or AMD's torch for Windows, or Linux with ROCm",

@@ -276,7 +276,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
-        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b|\bwindowspath\b"
+        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b|\bwindowspath\b|\bwebui(?:-user)?\.bat\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"

@@ -589,8 +589,8 @@ TEXTS: tuple[Condition, ...] = (
         r"not implemented for '?(Complex|Float8_)\w+|\w+ not implemented for '?(UInt\d+|Float4\w+)",
         r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
-        fix="on the CPU model.float() and x.float(), without an option for half precision (fp16); or run it on the "
-        "GPU, for which torch.cuda.is_available() has to be True; a type that the GPU lacks: bfloat16 or float32",
+        fix="on the CPU model.float() and x.float(), no option for fp16 (A1111: --no-half --precision full); or run it "
+        "on the GPU, where torch.cuda.is_available() is True; a type that the GPU lacks: bfloat16 or float32",
     ),
     proof(
         "tensor.float8_shape",

@@ -32,8 +32,8 @@ TEXTS: tuple[Condition, ...] = (
         r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during",
         r"\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
         r"CUDA memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error",
-        r"Requested amount of GPU memory .{0,30}could not be allocated",
-        r"insufficient (GPU|CUDA|video|VRAM) ?memory|Cuda (Runtime|Driver) \(out of memory\)",
+        r"Requested amount of GPU memory .{0,30}could not be allocated|Cuda (Runtime|Driver) \(out of memory\)",
+        r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
         r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
@@ -75,7 +75,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[metal::malloc\] Attempting to allocate \d+ bytes|product of dimension sizes > 2\*\*31",
         messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
         r"total bytes of NDArray > 2\*\*32|buffer is not large enough\. Must be \d+ bytes",
-        r"MPSGraph does not support tensor dims larger than INT_MAX",
+        r"MPSGr?aph does not support tensor dims larger than INT_MAX",
         meaning="Metal limits the size of a single buffer, even if more memory is free.",
         fix="make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
     ),
@@ -242,7 +242,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY",
         r"ErrorOutOf(Device|Host)Memory|unable to allocate Vulkan\d* buffer",
         r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
-        r"not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
+        r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
         r"cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |BFCArena::AllocateRawInternal|C10 Out of Memory",
         messages.HPU,
         r"Failed to allocate memory for requested buffer of size|bfc_arena\S{1,60} ?Available memory of",

@@ -179,7 +179,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
         r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
         r"DLL load failed while importing flash_attn\w*|you need flash_?attn package version",
-        r"SM\d+ kernel is not available",
+        r"SM\d+ kernel is not available|GPU_ARCHS not set and|while importing _(qattn|fused)",
         r"\bNo module named '?(flash|sage)_?att\w*",
         r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
         r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
@@ -189,7 +189,6 @@ TEXTS: tuple[Condition, ...] = (
         r"(?<![/_])flash_attn(?!/).{0,300}"
         r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
         r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
-        r"GPU_ARCHS not set and",
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
@@ -479,7 +478,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced",
         r"\bCurrent loss scale already at minimum|\bMinimum loss scale reached",
         r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
-        r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
+        r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values|\bNaN detected in latents",
         r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
         r"\bfound NaN in local (grad|forward|param)|\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
