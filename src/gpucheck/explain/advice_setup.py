@@ -227,12 +227,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
-        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
+        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12|library libcublas\.so\.\d+ is not found or cannot be loaded",
         "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
-        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH="
-        "$(python "
-        "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
-        "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$("
+        'python -c "import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], '
+        "sep=':')\"); in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
         title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
     ),
     of("import.library")(
@@ -548,6 +547,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: (
             f"build it again in an empty folder: cmake -B build {'-DGGML_CUDA=ON ' * ('llama' in facts.names)}"
             + (f'-DCMAKE_CUDA_ARCHITECTURES="{";".join(facts.capabilities).replace(".", "") or "native"}"')
+            + " (OpenCV: -DCUDA_ARCH_BIN=X.Y)" * facts.holds(r"\bopencv\(")
             + f", with a toolkit that knows this GPU{' (12.8 or newer)' * ('12.0' in facts.capabilities)}; a program "
             "that came ready-made: its newest release"
         ),

@@ -414,7 +414,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
-        r"cannot import name \W?_C\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
+        r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
         "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "

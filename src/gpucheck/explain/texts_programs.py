@@ -68,8 +68,8 @@ TEXTS: tuple[Condition, ...] = (
         "no OpenGL or Vulkan context could be made: no display, no graphics driver, or no permission",
         r"gladLoadGL error|an OpenGL platform library has not been loaded|has no attribute \W?eglQueryString",
         r"Cannot initialize a EGL device display|EGL_NOT_INITIALIZED|environment variable MUJOCO_GL|NoSuchDisplayExc",
-        r"libEGL warning: failed to open /dev/dri|eglInitialize\(\) failed|unable to load driver: swrast",
-        r"vkCreateInstance failed|VkResult: ERROR_INCOMPATIBLE_DRIVER|No device could be created\. Some known system",
+        r"libEGL warning: failed to open /dev/dri|eglInitialize\(\) failed|load driver: swrast|X11: Failed to open",
+        r"vkCreateInstance failed|VkResult: ERROR_INCOMPATIBLE_DRIVER|No device could be created\.|X11: The DISPLAY",
         meaning="MuJoCo, Isaac and others render with the driver's graphics libraries, on a server through EGL.",
         fix="export MUJOCO_GL=egl PYOPENGL_PLATFORM=egl (no GPU: osmesa; Mac: neither); sudo apt-get install libegl1 "
         "libgl1 libvulkan1, in a container -e NVIDIA_DRIVER_CAPABILITIES=all, until vulkaninfo --summary lists the "
