@@ -336,6 +336,41 @@ setup.vgpu|ClientConfigToken|License Status                    : Unlicensed (Res
 setup.vfio|lspci -nnk|vfio 0000:01:00.0: group 1 is not viable
 build.windows|x64 Native|nvcc//fatal error C1083: Cannot open include file: 'corecrt.h': No such file or directory
 import.extension|from its sources|ImportError: cannot import name '_C' from 'detectron2' (/d2/detectron2/__init__.py)
+llamacpp.cpu|unset the variable|msg="user overrode visible devices" ROCR_VISIBLE_DEVICES=0//compute id=cpu library=cpu
+llamacpp.cpu|ollama/ollama:rocm|docker run ollama/ollama//msg="no compatible GPUs were discovered"
+llamacpp.cpu|lib/ollama|load_tensors: offloaded 0/49 layers to GPU
+llamacpp.cpu|KV_CACHE_TYPE|I run ollama: 45%/55% CPU/GPU, and so uses only the CPU
+quant.dtype|--dtype half|torch.bfloat16 is not supported for quantization method awq.
+quant.dtype|--quantization gptq|The quantization method gptq_marlin is not supported for the current GPU.
+quant.dtype|e5m2|type fp8e4nv not supported in this architecture. The supported fp8 dtypes are ('fp8e4b15', 'fp8e5')
+quant.dtype|compute_type="int8"|Requested float16 compute type, but the target device or backend do not support it
+quant.dtype|CUDA_VISIBLE_DEVICES=N|Minimum capability: 80. Current capability: 75.//I have both GPUs, 2080 Ti and 3090
+cublas.not_supported|float16|CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx(CUDA_R_16BF)
+vllm.start|NCCL_P2P|vllm serve m --tensor-parallel-size 2//No available shared memory broadcast block found in 60 s
+cuda.not_supported|license|GRID T4-8C//RuntimeError: CUDA error: operation not supported
+crash.segfault|paging file|torch//returned non-zero exit status 3221225477
+tensor.not_implemented|diffusers|pipe.enable_model_cpu_offload()//"LayerNormKernelImpl" not implemented for 'Half'
+oom.other|kSameAsRequested|onnxruntime: bfc_arena.cc:376 Available memory of 10 is smaller than requested bytes of 33
+import.library|onnxruntime-gpu[cuda|CUDA_PATH is set but CUDA wasnt able to be loaded. onnxruntime_providers_cuda
+cupy.setup|pip uninstall|import cupy//ImportError: libnvrtc.so.11.2: cannot open shared object file
+import.symbol|data.pyg.org|OSError: torch_scatter/_version_cuda.so: undefined symbol: _ZN5torch3jit17parseSchemaOrName
+import.symbol|LLAMA_CPP_LIB|libllama.so: undefined symbol: ggml_backend_cuda_reg
+package.cpu_build|opencv_contrib|cv2.error: DNN module was not built with CUDA backend; switching to CPU
+package.cpu_build|data.dgl.ai|dgl._ffi.base.DGLError: Check failed: allow_missing: Device API cuda is not enabled.
+nvcc.old|12.8|nvcc fatal : Unknown option '-static-global-template-stub=false'
+cuda.no_kernel|AdamW|no kernel image is available for execution on the device at line 167 in bitsandbytes/ops.cu
+cuda.no_kernel|TCNN_CUDA|Could not find compatible tinycudann extension for compute capability 70.
+cuda.no_kernel|RTX 50|onnxruntime.capi: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available
+quant.extension|use_kernels|does not have one of build variants: torch28-cxx11-cu128-x86_64-linux
+hip.none|--use-zluda|webui-user.bat, Radeon RX 6600//Torch is not able to use GPU; add --skip-torch-cuda-test
+attention.package|triton-windows|ModuleNotFoundError: No module named 'sageattention'
+compile.compiler|vcvarsall|torch/_inductor/cpp_builder.py//InductorError: FileNotFoundError: [WinError 2]
+tensorrt.engine|delete the engine|Error Code 1: Serialization (Version tag does not match)
+physx.failed|num_envs|[Error] PhysX error: GPU solveContactParallel fail to launch kernel!!
+graphics.context|MUJOCO_GL|AttributeError: 'NoneType' object has no attribute 'eglQueryString'
+xpu.none|OpenCL|RuntimeError: Device with "GPU" name is not registered in the OpenVINO Runtime
+vulkan.lost|NODES_PER_SUBMIT|ggml_vulkan: vk::Queue::submit: ErrorDeviceLost
+harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 
 
@@ -516,7 +551,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         (
             "C:\\x\\main.py --directml\nRuntimeError: Could not allocate tensor with 536870912 bytes. There is "
             "not enough GPU video memory available!",
-            "oom.other",
+            "oom.cuda",
             "Task Manager",
             "nvidia-smi",
         ),

@@ -58,6 +58,8 @@ OTHERS = (
     "tensorflow.no_gpu",
     "mig.one",
     "mps.none",
+    "crash.illegal",
+    "comfyui.ended",
 )
 
 

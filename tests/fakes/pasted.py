@@ -21,6 +21,8 @@ REST: dict[str, str] = {
     "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
     "ModuleNotFoundError: No module named 'pkg_resources'",
+    "crash.illegal": "import torch\nIllegal instruction (core dumped)",
+    "comfyui.ended": "got prompt\nRequested to load FluxClipModel_\n\nC:\\ComfyUI>pause\nPress any key to continue",
     "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
     "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",

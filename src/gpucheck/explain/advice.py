@@ -32,7 +32,7 @@ ADVICE: tuple[Advice, ...] = (
         title="ROCm probably has no code for this AMD GPU, or uses the processor's own",
     ),
     of("numerics.nan")(
-        r"nansexception|nans was produced in|\A(?=[\s\S]*(?:webui|comfyui|invokeai|fooocus))(?![\s\S]*(?:train|lora_))",
+        r"nansexception|nans was produced|\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc))(?![\s\S]*(?:train|lora_))",
         "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "
         "--no-half-vae; ComfyUI: --fp32-vae, --force-upcast-attention or --force-fp32; else another VAE (fp16-fix for "
         "SDXL): --disable-nan-check only shows black pictures",
@@ -259,6 +259,89 @@ ADVICE: tuple[Advice, ...] = (
         "new errors, replace the GPU that the address names",
         title="the AMD GPU reports an uncorrectable hardware error",
     ),
+    of("llamacpp.cpu")(
+        r"user overrode visible devices",
+        "unset the variable that this line names, also for the service (sudo systemctl edit ollama): Slurm sets "
+        "ROCR_VISIBLE_DEVICES and GPU_DEVICE_ORDINAL on NVIDIA's nodes too, which turns Ollama to the CPU",
+        title="a variable hides the GPUs from Ollama",
+        certainty="strong",
+    ),
+    of("llamacpp.cpu")(
+        "container",
+        "docker run --gpus all (Compose: deploy.resources.reservations.devices; AMD: --device /dev/kfd --device "
+        "/dev/dri and the image ollama/ollama:rocm); docker exec NAME nvidia-smi has to list the GPU, after days too",
+    ),
+    of("llamacpp.cpu")(
+        r"\d%/\d+% cpu/gpu",
+        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 for the "
+        "service; nvidia-smi shows what else holds the GPU's memory",
+        title="GPU memory holds only a part of the model, and the rest is on the CPU",
+    ),
+    of("oom.other")(
+        r"bfc_?arena|onnxruntime",
+        "a smaller input or batch, one session at a time, and the provider's option "
+        "arena_extend_strategy=kSameAsRequested; nvidia-smi shows what else holds memory",
+        title="ONNX Runtime's arena found no memory, probably on the GPU",
+    ),
+    of("llamacpp.cpu")(
+        r"library=(?:cuda|rocm)|offload",
+        "restart the service, with a free GPU (nvidia-smi) and no num_gpu 0 or -ngl 0; then reinstall the program: "
+        "without its folder lib/ollama it has no code for the GPU it sees; OLLAMA_DEBUG=1 ollama serve says why",
+        title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
+    ),
+    of("quant.dtype")(
+        r"is not supported for quantization method",
+        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): its weights in another quantisation, "
+        "GPTQ or compressed-tensors (w4a16), which take bfloat16",
+        title="vLLM's kernels for this quantisation take another data type",
+    ),
+    of("quant.dtype")(
+        r"method \w+_marlin is not supported",
+        "--quantization gptq (or awq) and --dtype half, which run from 7.5 on; else a smaller model, unquantised",
+    ),
+    of("quant.dtype")(
+        r"fp8e4nv|supported fp8 dtypes",
+        "float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
+        title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
+    ),
+    of("amp.bfloat16")(r"dtype flag|\bvllm", '--dtype half (in Python dtype="half"), with weights that allow float16'),
+    of("cublas.not_supported")(
+        r"cuda_r_16bf", "float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
+    ),
+    of("quant.dtype")(
+        r"compute type, but",
+        'compute_type="int8" or "float32" (whisperx --compute_type int8), or device="cuda" where a newer GPU is there',
+        title="CTranslate2 has no fast float16 on this device (the CPU, or a GPU before Volta)",
+    ),
+    of("quant.dtype", "amp.bfloat16", "attention.flash")(
+        r"presence of|\b(?:multiple|different|both|mixed|two) gpus\b|\bolder gpu\b",
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before the command, N the newer GPU in nvidia-smi: the "
+        "check takes the first or the weakest GPU that the program sees",
+    ),
+    of("vllm.start")(
+        r"tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9][\s\S]*(?:\bhang|\bstuck|\bhung|freez|broadcast block found)",
+        "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between GPUs hang: "
+        "then IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
+        title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
+    ),
+    of("cuda.not_supported")(
+        r"unable to create stream|allocator\.h|\bgrid\b|\bvgpu\b|get device context 801|pinned system memory",
+        "nvidia-smi -q | grep -i -e virtualization -e license: a vGPU needs a license, a compute profile (C) and "
+        "unified memory (pciPassthru0.cfg.enable_uvm=1); else the program's other backend (lmdeploy --backend pytorch)",
+        title="the GPU does not support this operation: probably a virtual one (vGPU)",
+    ),
+    of("crash.segfault")(
+        r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
+        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended; "
+        "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",
+        title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
+    ),
+    of("tensor.not_implemented")(
+        r"cpu_offload",
+        "pip install -U diffusers accelerate (or the release before); use the pipeline itself, not pipe.text_encoder "
+        'and other parts beside it, or pipe.to("cuda") without offloading',
+        title="offloading left a part of the pipeline on the CPU, which has no code for float16",
+    ),
     of("attention.kernel")(
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",
         "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
@@ -406,7 +489,7 @@ ADVICE: tuple[Advice, ...] = (
         # The device is the same, but the data types differ.
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
-        r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \((?:c10::)?(?:b?float|half|double)",
+        r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
         'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
         "arrays are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
@@ -429,6 +512,7 @@ ADVICE: tuple[Advice, ...] = (
         "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
     ),
     of("cuda.feature")("old_llvm", becomes="compile.ptxas"),
+    of("compile.backend")(r"cpp_builder[\s\S]*winerror 2\b|winerror 2\b[\s\S]*cpp_builder", becomes="compile.compiler"),
     of("oom.mps")(
         r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or a real Mac',
@@ -633,7 +717,7 @@ ADVICE: tuple[Advice, ...] = (
     of("oom.cuda")(
         r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
         r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has|"
-        r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has[^\n]{0,99}\bprocess \1\d\d? has",
+        r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has [\d.]+ gib[^\n]{0,99}\bprocess \1\d\d? has [\d.]+ gib",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn its '
         'first argument), and no "cuda:0" in the program: several ranks, probably of this job, are on GPU 0',
     ),

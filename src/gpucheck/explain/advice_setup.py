@@ -38,7 +38,7 @@ ADVICE: tuple[Advice, ...] = (
         "--nv (AMD: --rocm) after exec, run or shell and before the image's name; nvidia-smi has to work on the host",
         title="singularity or apptainer was started without --nv, which passes the GPU in",
     ),
-    of("nvml.no_library", "llamacpp.cpu", "cuinit.no_driver", "import.libcuda", "cuinit.100", "torch.no_acc")(
+    of("nvml.no_library", "cuinit.no_driver", "import.libcuda", "cuinit.100", "torch.no_acc")(
         r"\bdocker run (?![\s\S]*(?:--gpus|--runtime|--device|/dev/kfd))[^\n]*\w/\w|"
         r"exec: \S*nvidia-smi\W{1,3}executable file",
         "docker run --gpus all … (Compose: deploy.resources.reservations.devices with driver: nvidia, capabilities: "
@@ -80,7 +80,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("kernel.build")(
         r"nvidia\S{0,20}[/-]\d{3}\b|driver.{0,20}\b\d{3}\.\d",
-        "a newer driver: the newest branch that knows the GPU (580 is the last for GTX 9xx, 10xx and V100; 470 for "
+        "a newer driver: the newest branch that knows the GPU (580 is the last for GTX 9xx, 10xx and V100, 470 for "
         "Kepler, which needs an older kernel, Arch linux-lts), -open from RTX 20 on; until then boot the kernel before",
         title="this driver is probably older than the kernel, whose interface has changed",
     ),
@@ -124,7 +124,7 @@ ADVICE: tuple[Advice, ...] = (
         r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
         "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
         "wheel and ninja there; where nvcc --version still differs from torch.version.cuda, CUDA_HOME of that toolkit",
-        title="the package was built against a torch of its own (build isolation), of another CUDA than nvcc",
+        title="the package was built against an own torch (build isolation), of another CUDA than nvcc",
     ),
     of("tensorflow.")(
         r"\A(?![\s\S]*(?:ubuntu|linux_|/home/|/usr/|colab))[\s\S]*\bwindows\b",
@@ -141,9 +141,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("kernel.rm_init", "nvml.no_devices")(
         r"vmware|\besxi\b|proxmox|\bqemu\b|\bkvm\b|passthrough|hyper-v|\bxen\b|\bqubes|virtual machine|\bhvm\b",
-        "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host; ESXi: pciPassthru.use64bitMMIO=TRUE, "
-        "pciPassthru.64bitMMIOSizeGB=128 (a power of two above the GPU's memory); on the host lspci -nnk shows "
-        "vfio-pci for all its functions; an RTX 50 needs nvidia-open in the guest; then power the host off and on",
+        "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host (ESXi: pciPassthru.use64bitMMIO=TRUE, "
+        "pciPassthru.64bitMMIOSizeGB=128, a power of two above the GPU's memory), and in the guest nvidia-open for an "
+        "RTX 50; then turn the host off, start it, and look that lspci -nnk there shows vfio-pci for all functions",
         title="the GPU does not start in the virtual machine: usually its memory windows or the firmware",
     ),
     of("kernel.rm_init", "nvml.no_devices")(
@@ -331,7 +331,10 @@ ADVICE: tuple[Advice, ...] = (
     of("hip.arch")(
         lambda facts: (
             facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
-            or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
+            or (
+                bool(facts.names & {"native", "llama"})
+                and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama\b|koboldcpp"))
+            )
         ),
         "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
         "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
@@ -360,12 +363,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
-        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
+        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12|library libcublas\.so\.\d+ is not found or cannot be loaded",
         "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
-        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH="
-        "$(python "
-        "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
-        "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$("
+        'python -c "import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], '
+        "sep=':')\"); in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
         title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
     ),
     of("import.library")(
@@ -432,8 +434,8 @@ ADVICE: tuple[Advice, ...] = (
         title="a package wants torch's CUDA half, which this torch does not have",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
-        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
-        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
+        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|cuda_path is set but|"
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
             if facts.holds(r"microsoft\.ml|nuget")
@@ -442,6 +444,67 @@ ADVICE: tuple[Advice, ...] = (
             "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
+    ),
+    of("import.library", "compile.ptx", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.symbol")(
+        r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
+        "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
+        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html, with what "
+        "torch.__version__ prints; they fit pip's torch, and conda-forge's needs conda-forge's pytorch_scatter",
+        title="PyG's compiled packages are missing, or built for another torch than the one in place",
+    ),
+    of("import.symbol", "import.library", "import.dll")(
+        r"libggml|libllama|ggml_\w+|llama_cpp[/\\]|\bllama\.dll",
+        "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then CMAKE_ARGS='-DGGML_CUDA=on' pip install "
+        "--force-reinstall --no-cache-dir llama-cpp-python; its wheel for cu124 wants CUDA 12's libraries on PATH",
+        title="llama.cpp's library is of another build than the program, or does not find its CUDA",
+    ),
+    of("package.cpu_build")(
+        r"\bcv2\b|opencv|setupnet|throw_no_cuda",
+        "pip uninstall every opencv-python…, and build it with opencv_contrib: cmake -DWITH_CUDA=ON -DWITH_CUDNN=ON "
+        "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (5.3 or newer), until cv2.getBuildInformation() says cuDNN: YES",
+        title="this OpenCV is built without CUDA",
+    ),
+    of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
+        r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b",
+        'device="cpu" in the code, or the program\'s option for it (faster-whisper: also compute_type="int8")',
+        title="the program asks for CUDA on a machine without an NVIDIA GPU",
+    ),
+    of("nvcc.old")(
+        r"unknown option|has no member",
+        "CUDA toolkit 12.8 or newer in CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer; without a "
+        "build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
+        title="the CUDA toolkit in use is older than the package's sources expect",
+    ),
+    of("cuda.no_kernel")(
+        r"onnxruntime",
+        "pip install -U onnxruntime-gpu (RTX 50: 1.22 or newer, with CUDA 12.8 or newer; a GPU before Turing: the "
+        "last release whose notes name it); until then providers=['CPUExecutionProvider']",
+        title="this onnxruntime-gpu has no code for the GPU's architecture",
+    ),
+    of("cuda.no_kernel")(
+        "bnb",
+        "pip install -U bitsandbytes: an old release, or its Windows build, lacks this GPU; else an optimizer without "
+        '8 bits (kohya: --optimizer_type AdamW; optim="adamw_torch"), and weights in float16',
+        title="bitsandbytes has no code for this GPU's architecture",
+    ),
+    of("cuda.no_kernel")(
+        r"tinycudann|tcnn_cuda|tiny-cuda-nn",
+        "TCNN_CUDA_ARCHITECTURES=86 (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
+        "which needs --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
+        title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
+    ),
+    of("quant.extension")(
+        r"build variants|mxfp4 quantization",
+        "pip install -U kernels transformers, and a torch (2.8 or newer, with its own Triton) for which the kernel "
+        "has a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8); without: use_kernels=False, for MXFP4 bfloat16",
+        title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
+    ),
+    of("torch.no_accelerator", "hip.none")(
+        lambda facts: facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"),
+        "--use-zluda or --use-directml in COMMANDLINE_ARGS of webui-user.bat, in the fork for AMD GPUs "
+        "(stable-diffusion-webui-amdgpu), with venv deleted first; or AMD's torch for Windows, or Linux with ROCm",
+        title="on Windows this web UI needs an option to use an AMD GPU",
     ),
     of("import.library", "torch.no_acc")(
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
@@ -463,8 +526,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("attention.package")(
         r"(?<!flash)(?<!flash_)sage[-_ ]?att",
-        "pip install -U sageattention if too old; for SageAttention 2 and 3 its wheel of this torch, CUDA and Python, "
-        "or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
+        "python -c 'import triton, sageattention' in the program's Python shows which fails: pip install -U triton "
+        "(Windows: triton-windows) and sageattention; for SageAttention 2 and 3 its wheel of this torch, CUDA and "
+        "Python, or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
         title="SageAttention is missing, of another version than the program expects, or built for another torch",
     ),
     of("attention.package")(
@@ -612,11 +676,12 @@ ADVICE: tuple[Advice, ...] = (
         "its newest release, or another of its runtimes (LM Studio: Settings, Runtime): Vulkan runs on any GPU",
         title="the program's CUDA runtime has no code for this GPU",
     ),
-    of("cuda.no_kernel")(
+    of("cuda.no_kernel", "cuda.invalid_image")(
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         lambda facts: (
             f"build it again in an empty folder: cmake -B build {'-DGGML_CUDA=ON ' * ('llama' in facts.names)}"
             + (f'-DCMAKE_CUDA_ARCHITECTURES="{";".join(facts.capabilities).replace(".", "") or "native"}"')
+            + " (OpenCV: -DCUDA_ARCH_BIN=X.Y)" * facts.holds(r"\bopencv\(")
             + f", with a toolkit that knows this GPU{' (12.8 or newer)' * ('12.0' in facts.capabilities)}; a program "
             "that came ready-made: its newest release"
         ),

@@ -22,6 +22,7 @@ from gpucheck.explain import (
     texts_libraries,
     texts_memory,
     texts_packages,
+    texts_programs,
     texts_start,
     texts_training,
 )
@@ -101,6 +102,7 @@ TEXTS: tuple[Condition, ...] = named(
         *texts_libraries.TEXTS,
         *texts_training.TEXTS,
         *texts_packages.TEXTS,
+        *texts_programs.TEXTS,
         *texts_install.TEXTS,
     )
 )

@@ -181,7 +181,7 @@ _NAMED = {
     r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|\bamd instinct\b|\bmi[123]\d\dx?\b|"
-    r"\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|\b(?:amd|r9) \d{3}x?\b",
+    r"\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|\b(?:amd|r9) \d{3}x?\b|\b(?:on|an|my|with) amd (?:gpu|card)",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
     "shm": r"--shm-size[= ]?\d+ ?g|ipc[=: ]host|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b|"
     r"\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)",
@@ -242,7 +242,7 @@ _NAMED = {
     # A compiled program: nothing in the paste comes from Python.
     "program": r"\A(?![\s\S]*(?:torch|python|\.py\b|c10|jax|tensorflow|cupy|triton))"
     r"[\s\S]*(?:, name=\w|\bggml|\bllama[-_.](?:cpp|cli|server)|\.cu:\d)",
-    "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
+    "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b|\bopencv\(",
     "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|"
     r"\bollama\b|koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
@@ -277,6 +277,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
         r"\bexit status 0xc0000|\bcl is not found|\bnot recognized as an internal|\bwhere, cl\b|\bwindowspath\b"
+        r"|\bwebui(?:-user)?\.bat\b",
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"

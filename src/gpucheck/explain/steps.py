@@ -278,6 +278,8 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         r"gaussian[-_ ]?splat|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
         "smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
     ),
+    (r"invokeai", "a smaller image, a quantised model and T5, and enable_partial_loading: true in invokeai.yaml"),
+    (r"dlib|face_recognition", 'smaller images (1600 pixels at most), number_of_times_to_upsample=0, or model="hog"'),
     (r"whisper", "a smaller or quantised model (turbo, medium; faster-whisper: compute_type int8), and batch_size 1"),
 )
 
@@ -380,7 +382,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "mac",
-        ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile."),
+        ("attention.", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.", "import.extension", "package.cpu"),
         'this package has no code for a Mac\'s GPU: do without it (attention: "sdpa"), or use its MPS or MLX version',
     ),
     ("wsl", _AS_ON_LINUX, ""),
@@ -545,6 +547,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"^CUDA_LAUNCH_BLOCKING=1 python …:",
         r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
     ),
+    *((here, r"MUJOCO_GL=egl.*", "MUJOCO_GL=glfw, and update the graphics driver") for here in ("windows", "mac")),
+    ("mac", r"sudo nvidia-smi -pl .*", "try another power supply and cable, then Apple's diagnostics"),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
     ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),

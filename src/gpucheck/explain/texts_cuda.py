@@ -118,7 +118,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
         fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
         "does not expect: its newest release, in the versions of torch and CUDA that it names",
-        follows=("oom.", "compile.", "cutlass.", "quant."),
+        follows=("oom.", "compile.", "cutlass.", "quant.", "tensorrt."),
     ),
     proof(
         "cuda.launch_timeout",
@@ -131,7 +131,8 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.no_kernel",
         "a kernel has no code for this GPU's architecture",
         CUDA_SAYS + r"invalid device function",
-        r"no kernel image|not compiled with any CUDA arch",
+        r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
+        r"Unknown compute capability\. (Specify|Ensure)",
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
         "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
@@ -208,6 +209,7 @@ TEXTS: tuple[Condition, ...] = (
         r"devices",
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?\S* ?is out of( index)? range|Device index out of "
         r"range",
+        r"to less than max local gpu count",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
         fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
@@ -506,16 +508,17 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "xpu.none",
-        "torch finds no Intel GPU",
+        "the program finds no Intel GPU",
         r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False|Failed to initiali[sz]e XPU devices",
-        r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
-        r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file",
+        r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)|no supported devices found or an",
+        r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file|Device with GPU name is not",
         r"PI_ERROR_DEVICE_NOT_FOUND|No device of requested type available|XPU device count is zero",
         r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
         r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
         r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
-        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the devices)",
+        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
+        "devices); for OpenVINO also Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",
         weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
         logged=True,
     ),
@@ -538,11 +541,9 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "xpu.lost",
         "a call of Intel's GPU driver failed",
-        r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
-        r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
-        r"Native API (failed|returns)(?!.{0,40}-999)",
-        r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
-        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
+        r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b|\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
+        r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
+        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(\[GPU\]|avoid) CL_OUT_OF_\w+",
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",

@@ -81,7 +81,8 @@ TEXTS: tuple[Condition, ...] = (
         "a compiled package was built for another torch",
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
-        r"was compiled (with|against|for) (a different version of )?(Py)?torch",
+        r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
+        r"PyTorch and torch_\w+ were compiled with different CUDA",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
         r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
@@ -122,6 +123,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
         r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
         r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
         r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
@@ -129,6 +131,8 @@ TEXTS: tuple[Condition, ...] = (
         r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
         r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
         r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
+        r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
@@ -403,10 +407,10 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "nvcc.missing",
-        "the CUDA toolkit for the build is missing",
+        "the build does not find the CUDA toolkit (nvcc, headers)",
         r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
         r"nvcc: (command )?not found|(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file",
-        r"No such file or directory: '?[\w./:-]*nvcc|CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"No such file or directory: '?[\w./-]*nvcc|CUDA_HOME (does not exist|is not set|not found|must be set)",
         r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file",
         r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
         r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
@@ -417,7 +421,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
-        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y",
+        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y (one folder, and no colon)",
     ),
     proof(
         "nvcc.mismatch",
@@ -432,10 +436,11 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "nvcc.old",
-        "nvcc or the C++ compiler does not know C++17, which torch's headers need",
+        "nvcc or the C++ compiler is older than the sources expect (C++17, options)",
         r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
         r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-        r"nvcc fatal *: Unknown option '?-+std|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
+        r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
+        r"nvcc fatal *: Unknown option|namespace \W?std\W? has no member",
         r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "

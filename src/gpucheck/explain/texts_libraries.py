@@ -573,8 +573,8 @@ TEXTS: tuple[Condition, ...] = (
         r"not implemented for '?(Complex|Float8_)\w+|\w+ not implemented for '?(UInt\d+|Float4\w+)",
         r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
-        fix="on the CPU model.float() and x.float(), without an option for half precision (fp16); or run it on the "
-        "GPU, for which torch.cuda.is_available() has to be True; a type that the GPU lacks: bfloat16 or float32",
+        fix="on the CPU model.float() and x.float(), no option for fp16 (A1111: --no-half --precision full); or run it "
+        "on the GPU, where torch.cuda.is_available() is True; a type that the GPU lacks: bfloat16 or float32",
     ),
     proof(
         "tensor.float8_shape",
@@ -672,8 +672,7 @@ TEXTS: tuple[Condition, ...] = (
         "an operation does not exist for Apple's GPU (Metal)",
         r"MPS backend is (only )?supported on Mac ?OS",
         r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
-        r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
-        r"Device mps not supported",
+        r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))|Device mps not supported",
         r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
         r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
         r"\bMPS: \w+ .{0,60}not (supported|implemented)|\bMPS: .{0,60}is supported natively starting from macOS",
@@ -689,8 +688,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[METAL\] Command buffer execution failed(?!.{0,5}Insufficient)",
         r"failed assertion \W?commit an already committed command buffer",
         r"ggml_metal\w*: error: failed to (create|allocate)|command buffer exited with error status",
-        r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
-        r"Caused GPU (Hang|Timeout|Address Fault) Error",
+        r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+|Caused GPU (Hang|Timeout|Address Fault) Error",
         meaning="A kernel took too long or used memory outside its own, or another program failed. Results are lost.",
         fix="use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
         follows=("oom.mps",),
@@ -750,8 +748,7 @@ TEXTS: tuple[Condition, ...] = (
         r"could not determine CUDA architecture|(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
         r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
         r"Unsupported CUDA architecture: ?sm_?\d+|Flash ?Attention-?\d (is )?only supported on",
-        r"\bFA ?[234] is only supported on",
-        r"(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
+        r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
         r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
         r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)",
         r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true|FlashAttention backward for head dim > \d+ requires",

@@ -32,6 +32,8 @@ TEXTS: tuple[Condition, ...] = (
         r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is "
         r"full|memory full)\b|\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
         CUDA_SAYS + r"out of memory",
+        r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
+        r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
         "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
@@ -51,7 +53,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.xpu",
         "Intel GPU memory is full",
-        r"(DPCPP|XPU) out of memory",
+        r"(DPCPP|XPU) out of memory|\[GPU\] .{0,90}Exceeded max size of memory object allocation",
         messages.LEVEL_ZERO,
         r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
@@ -72,7 +74,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[metal::malloc\] Attempting to allocate \d+ bytes|product of dimension sizes > 2\*\*31",
         messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
         r"total bytes of NDArray > 2\*\*32|buffer is not large enough\. Must be \d+ bytes",
-        r"MPSGraph does not support tensor dims larger than INT_MAX",
+        r"MPSGr?aph does not support tensor dims larger than INT_MAX",
         meaning="Metal limits the size of a single buffer, even if more memory is free.",
         fix="make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
     ),
@@ -165,7 +167,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "oom.cudnn",
         "cuDNN found no memory left",
-        r"CUDNN_STATUS_ALLOC_FAILED",
+        r"CUDNN_STATUS_ALLOC_FAILED|CUDA Resources could not be allocated",
         meaning="cuDNN could not allocate what it needs, on the GPU or on the host.",
         fix=_OTHERS,
     ),
@@ -228,9 +230,10 @@ TEXTS: tuple[Condition, ...] = (
         "something ran out of memory",
         r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+|(allocateMemory|"
         r"vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory|ErrorOutOf(Device|Host)Memory|unable "
-        r"to allocate Vulkan\d* buffer|not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the "
+        r"to allocate Vulkan\d* buffer|(enough|more) GPU (RAM|memory|VRAM) to fit the "
         r"(quantized )?model|cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |"
         r"BFCArena::AllocateRawInternal|C10 Out of Memory|Failed to allocate memory for requested buffer of size|"
+        r"bfc_arena\S{1,60} ?Available memory of|"
         r"ggml_vulkan: Device memory allocation of size \d+ failed",
         r"\bGot an OOM\b|out of memory error, emptying cache|\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY|\b(Cuda|Hip|"
         r"XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b|\A\W*(an? |the )?(oom|out of memory)\b( error| killed "

@@ -134,6 +134,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
+            r"non-zero exit status 322122(5477|6505)|\(0xC0000(005|409)\)",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -181,17 +182,16 @@ TEXTS: tuple[Condition, ...] = (
         r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
         r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
         r"DLL load failed while importing flash_attn\w*|you need flash_?attn package version",
-        r"SM\d+ kernel is not available",
+        r"SM\d+ kernel is not available|GPU_ARCHS not set and|while importing _(qattn|fused)",
         r"\bNo module named '?(flash|sage)_?att\w*",
         r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
         r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
         r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
         r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
-        r"Please install flash[-_ ]attn",
+        r"Please install flash[-_ ]attn|`?sageattention`? package must be installed|\W?sageattn\W? is not defined",
         r"(?<![/_])flash_attn(?!/).{0,300}"
         r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
         r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
-        r"GPU_ARCHS not set and",
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
@@ -258,10 +258,12 @@ TEXTS: tuple[Condition, ...] = (
         r"attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported|loaded in 8-bit or 4-bit "
         r"precision with CPU or disk offload|parameters are on the meta device because they were offloaded|Offloaded "
         r"module must fit in CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory",
+        r"Found modules on cpu/disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
+        follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
         "accelerate.device_map",
@@ -303,6 +305,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
         r"\bNo module named '?vllm(\._C|\.\w+)*",
         r"Model architectures? .{0,80}failed to be inspected",
+        r"\btensor[-_ ]parallel[\w -]{0,12}[ =]\d.{0,400}\b(hangs?|hung|hanging|stuck|freezes|freezing)\b",
         meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
@@ -335,6 +338,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
         r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
         r"The supported fp8 dtypes are",
+        r"only supported on CUDA ?>= ?8\.9|torch\.\w+ is not supported for quantization method",
+        r"Requested (int8_)?b?float16 compute type, but the target device",
         r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
         r"_scaled_mm.{0,40}only supported (on|for)",
         r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
@@ -356,6 +361,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Found empty \W?transformer-engine|transformer_engine\S+ in _load_library.{0,200}StopIteration|"
         r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
         r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
+        r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
         r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
         r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
@@ -430,6 +436,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
+        r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
         "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
@@ -499,6 +506,7 @@ TEXTS: tuple[Condition, ...] = (
         r"gradient)s? (is|are|was) not finite\b|\b(nan|inf) detected in (in|out)put|\bgradients are nan/inf|\bloss "
         r"returned in .{1,20} is nan\b|\bnormal expects all elements of std\b|\bfloatingpointerror: minimum loss|"
         r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
+        r"\bNaN detected in latents",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
         "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
@@ -574,8 +582,8 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
         weak=(
-            r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(err|fail|abort|crash)",
-            r"ggml-\w+\.(cu|cpp):\d+",
+            r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(error|fail|crash)",
+            r"ggml-\w+\.(cu|cpp):\d+|\bggml_abort",
         ),
     ),
     hint(
@@ -584,7 +592,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
         r"offload support",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
-        r"utili[sz]\w+) (the |my |any )?GPU\b|\boffloaded 0/\d+ layers to GPU",
+        r"utili[sz]\w+) (the |my |any )?GPU\b",
         r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
         r"\bruns? (only )?on (the )?cpu\b)",
         meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
@@ -593,14 +601,15 @@ TEXTS: tuple[Condition, ...] = (
         "https://abetlen.github.io/llama-cpp-python/whl/cu124 (cu121 to cu125); python -c 'import llama_cpp; "
         "print(llama_cpp.llama_supports_gpu_offload())' has to print True",
         follows=("cuda.", "oom.", "cuinit.", "hip.", "nvcc.", "build.", "import."),
-        weak=(r"\bBLAS ?= ?0\b",),
+        weak=(r"\bBLAS ?= ?0\b", r"CPU\w* (model )?buffer size\b.{0,900}\bn_gpu_layers\b"),
     ),
     strong(
         "vulkan.lost",
         "the GPU was lost during work (Vulkan)",
-        r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost",
+        r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost|VkResult: ERROR_DEVICE_LOST",
         meaning="The driver reset the GPU: a kernel ran too long or used foreign memory, or the driver failed.",
-        fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the system log says why",
+        fix="a smaller batch or context (llama.cpp: -ub 128; GGML_VK_MAX_NODES_PER_SUBMIT=1, or on AMD "
+        "GGML_VK_ALLOW_GRAPHICS_QUEUE=1), then a newer driver or Mesa, or the last release that worked",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
@@ -611,11 +620,17 @@ TEXTS: tuple[Condition, ...] = (
         r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU",
         r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
         r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
+        r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries",
         r"CPU does not have AVX.{0,20}, disabling GPU support",
         r"Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|failure during GPU discovery",
         r"failed to finish discovery before timeout",
         r"\bentering low vram mode.{0,60}total vram=\W?0 B",
         r"warning: no usable GPU found, --gpu-layers option will be ignored",
+        r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
+        r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
+        r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
+        r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
+        r"ggml_vulkan: No devices found",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
@@ -648,7 +663,8 @@ TEXTS: tuple[Condition, ...] = (
         r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
         r"\(?weights_only.{0,80}Unsupported (global|class|operand)|GLOBAL \S+ was not an allowed global",
         meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run code.",
-        fix="torch.serialization.add_safe_globals([…]) with the class named; weights_only=False only for trusted files",
+        fix="a newer release of the program (or torch<2.6); torch.serialization.add_safe_globals([…]) with the class "
+        "named; for files that you trust weights_only=False, or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

@@ -73,6 +73,7 @@ TEXTS: tuple[Condition, ...] = (
         r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         *_code(100),
         *_code(38),
+        r"TensorRT backend supports only GPU device|No visible GPU is found",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
@@ -241,6 +242,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch.no_accelerator",
         "torch has no device other than the CPU",
         r"no usable GPU found|Torch is not able to use GPU|Invalid CUDA 'device=.{0,300}is_available\(\): False",
+        r"No GPU being used\. Careful|FP16 is not supported on CPU|Neither CUDA nor MPS are available",
         r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
         r"Cannot access accelerator device when none is available|No supported gpu backend found",
         r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)|running on UnspecifiedPlatform",
@@ -658,7 +660,7 @@ TEXTS: tuple[Condition, ...] = (
         "the package manager does not have NVIDIA's repository, or an old key of it",
         r"(Unable to locate package|No match for argument:) (nvidia-(container-toolkit|docker2?|driver-\d)|cuda\b|"
         r"libcudnn|libnccl)|NO_PUBKEY (A4B469963BF863CC|DDCAE044F796ECB0|F60F4B3D7FA2AF80)",
-        meaning="CUDA and the container toolkit have repositories of their own; CUDA's changed its key in 2022.",
+        meaning="CUDA and the container toolkit have separate repositories; CUDA's changed its key in 2022.",
         fix="CUDA, cuDNN: install NVIDIA's cuda-keyring_1.1-1_all.deb for this system (sudo apt-key del 7fa2af80, and "
         "the old line out of /etc/apt/sources.list.d); the container toolkit: the commands of its installation guide, "
         "which add nvidia.github.io/libnvidia-container and its key; then sudo apt-get update and the command again",
@@ -697,12 +699,17 @@ TEXTS: tuple[Condition, ...] = (
         r"\beGPU\b.{0,200}\b(disconnect|drop|los[et]|freez)\w*",
         meaning="A supply, cable, riser or adapter that cannot deliver a GPU's peaks gives up before a log is written.",
         fix="as a test nvidia-smi -pl WATTS (about 70 % of the limit) and -lgc 300,1500: where it then holds, a "
-        "cable of its own for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
+        "separate cable for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
             r"\b(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server)\b.{0,30}\b((shut|"
             r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
         ),
+        common=(
+            r"\b(pc|computer|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
+            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
+        ),
+        symptom=True,
         follows=("xid.", "bus.", "build.", "attention.", "oom.", "kernel."),
     ),
     strong(
