@@ -124,7 +124,7 @@ ADVICE: tuple[Advice, ...] = (
         r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
         "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
         "wheel and ninja there; where nvcc --version still differs from torch.version.cuda, CUDA_HOME of that toolkit",
-        title="the package was built against an own torch (build isolation), of another CUDA than nvcc",
+        title="the package was built against another torch (build isolation), of another CUDA than nvcc",
     ),
     of("tensorflow.")(
         r"\A(?![\s\S]*(?:ubuntu|linux_|/home/|/usr/|colab))[\s\S]*\bwindows\b",
@@ -142,8 +142,8 @@ ADVICE: tuple[Advice, ...] = (
     of("kernel.rm_init", "nvml.no_devices")(
         r"vmware|\besxi\b|proxmox|\bqemu\b|\bkvm\b|passthrough|hyper-v|\bxen\b|\bqubes|virtual machine|\bhvm\b",
         "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host (ESXi: pciPassthru.use64bitMMIO=TRUE, "
-        "pciPassthru.64bitMMIOSizeGB=128, a power of two above the GPU's memory), and in the guest nvidia-open for an "
-        "RTX 50; then turn the host off, start it, and look that lspci -nnk there shows vfio-pci for all functions",
+        "pciPassthru.64bitMMIOSizeGB=128, a power of two above the GPU's memory). On the host lspci -nnk shows "
+        "vfio-pci for all its functions. An RTX 50 needs nvidia-open in the guest; then a cold start of the host",
         title="the GPU does not start in the virtual machine: usually its memory windows or the firmware",
     ),
     of("kernel.rm_init", "nvml.no_devices")(
