@@ -639,9 +639,9 @@ ADVICE: tuple[Advice, ...] = (
             "--source pytorch; PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128"
             if facts.holds(r"\bpoetry\b")
             else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
-            "torchvision and torchaudio under [tool.uv.sources], with a marker for this system (uv sync does not read "
-            "[tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock "
-            "--upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no +cu128"
+            "torchvision and torchaudio under [tool.uv.sources], with a marker for this system (ARM: torch 2.9 or newer"
+            " from cu130; uv sync does not read [tool.uv.pip]); requires-python has to be one that this torch supports; "
+            "then uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
         ),
     ),
     of("pip.torch")(lambda facts: bool(facts.asked or facts.wanted) and "no_triton" not in facts.names, find_version),

@@ -537,7 +537,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
         fix="install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && "
-        "sudo systemctl restart docker (containerd and k3s: --runtime=containerd)",
+        "sudo systemctl restart docker (containerd and k3s: --runtime=containerd). Docker Desktop for Linux has no "
+        "GPU: docker context use default",
     ),
     proof(
         "container.cdi",
@@ -550,8 +551,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="podman, and docker with CDI, read /etc/cdi: it is missing, not readable, or older than the driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && sudo chmod a+rX /etc/cdi /etc/cdi/*; then "
         "nvidia-ctk cdi list as the user shows the devices (podman 4.1 or newer). Repeat after each driver update. "
-        'docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json (rootless: '
-        "~/.config/docker/daemon.json), then a restart",
+        'docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json, then a restart',
     ),
     strong(
         "container.cli",
