@@ -640,7 +640,7 @@ ADVICE: tuple[Advice, ...] = (
             if facts.holds(r"\bpoetry\b")
             else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
             "torchvision and torchaudio under [tool.uv.sources], with a marker for this system (ARM: torch 2.9 or newer"
-            " from cu130; uv sync does not read [tool.uv.pip]); requires-python has to be one that this torch supports; "
+            " from cu130; uv sync does not read [tool.uv.pip]), requires-python one that this torch supports; "
             "then uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
         ),
     ),
