@@ -319,7 +319,7 @@ ADVICE: tuple[Advice, ...] = (
         "check takes the first or the weakest GPU that the program sees",
     ),
     of("vllm.start")(
-        r"tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9][\s\S]*(?:\bhang|\bstuck|\bhung|freez|broadcast block found)",
+        r"\A(?=[\s\S]*(?:\bhang|stuck|\bhung|freez|broadcast block))[\s\S]*tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9]",
         "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between GPUs hang: "
         "then IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
         title="the start hangs with several GPUs, probably in a transfer between them (P2P)",

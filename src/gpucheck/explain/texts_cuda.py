@@ -543,7 +543,7 @@ TEXTS: tuple[Condition, ...] = (
         "a call of Intel's GPU driver failed",
         r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b|\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
         r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
-        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(\[GPU\]|avoid) CL_OUT_OF_\w+",
+        r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(avoid|code: -5|ocl_\w+\.cpp.{0,40}) CL_O",
         follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",

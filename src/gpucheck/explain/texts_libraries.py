@@ -83,6 +83,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuDNN could not start",
         r"CUDNN_STATUS_NOT_INITIALIZED|Could not create cudnn handle|cuDNN failed to initialize|DNN library "
         r"(initialization failed|is not found)|CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
+        r"calling cudnnCreate",
         r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         meaning="Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
         fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
@@ -563,6 +564,7 @@ TEXTS: tuple[Condition, ...] = (
         r"gradient accumulation data|Index put requires the source and destination dtypes match|result type \w+ "
         r"can'?t be cast to the desired output type",
         r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
+        r"Promotion for Float8 Types is not",
         meaning="A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
         fix="model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
     ),

@@ -53,7 +53,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.xpu",
         "Intel GPU memory is full",
-        r"(DPCPP|XPU) out of memory|\[GPU\] .{0,90}Exceeded max size of memory object allocation",
+        r"(DPCPP|XPU) out of memory|Exceeded max size of memory object allocation",
         messages.LEVEL_ZERO,
         r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",

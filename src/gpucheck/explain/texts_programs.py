@@ -25,7 +25,7 @@ TEXTS: tuple[Condition, ...] = (
         r"module \W?faiss\W? has no attribute \W?(StandardGpuResources|index_cpu_to_\w*gpu|GpuIndex)",
         r"installed CPU version PaddlePaddle|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
-        r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b",
+        r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
         meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
         fix="uninstall it, then install its CUDA build: dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html "
         "(torch 2.4 at most), faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on x86-64; lightgbm and dlib "

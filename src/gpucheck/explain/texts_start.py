@@ -243,6 +243,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch has no device other than the CPU",
         r"no usable GPU found|Torch is not able to use GPU|Invalid CUDA 'device=.{0,300}is_available\(\): False",
         r"No GPU being used\. Careful|FP16 is not supported on CPU|Neither CUDA nor MPS are available",
+        r"Attention enabled models: CUDA is not",
         r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
         r"Cannot access accelerator device when none is available|No supported gpu backend found",
         r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)|running on UnspecifiedPlatform",
