@@ -370,6 +370,8 @@ physx.failed|num_envs|[Error] PhysX error: GPU solveContactParallel fail to laun
 graphics.context|MUJOCO_GL|AttributeError: 'NoneType' object has no attribute 'eglQueryString'
 xpu.none|OpenCL|RuntimeError: Device with "GPU" name is not registered in the OpenVINO Runtime
 vulkan.lost|NODES_PER_SUBMIT|ggml_vulkan: vk::Queue::submit: ErrorDeviceLost
+crash.segfault|os._exit|faster-whisper on CUDA//Process finished with exit code -1073740791 (0xC0000409)
+import.library|numba-cuda|NvvmSupportError: libNVVM cannot be found. Do `conda install cudatoolkit`:
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 

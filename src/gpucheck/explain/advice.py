@@ -331,6 +331,12 @@ ADVICE: tuple[Advice, ...] = (
         title="the GPU does not support this operation: probably a virtual one (vGPU)",
     ),
     of("crash.segfault")(
+        r"faster.?whisper|ctranslate2|whisperx",
+        "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first); if it crashes after the "
+        "text, keep the model until the end and leave by os._exit(0)",
+        title="the process crashed in CTranslate2: probably a cuDNN that it does not find, or a model that it unloads",
+    ),
+    of("crash.segfault")(
         r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
         "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended; "
         "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",

@@ -445,7 +445,13 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library", "compile.ptx", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.library", "compile.", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.library")(
+        r"libnvvm cannot be found|numba[\s\S]*\bnvvm",
+        "pip install 'numba-cuda[cu12]' (a driver of CUDA 13: cu13), or conda install -c conda-forge cuda-nvcc "
+        "cuda-nvrtc cuda-version=12, or CUDA_HOME with a toolkit; python -m numba -s then shows what it finds",
+        title="Numba does not find CUDA's compiler library (NVVM)",
+    ),
     of("import.symbol")(
         r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
