@@ -174,21 +174,17 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.capability",
         "this torch does not support this GPU",
-        r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| "
-        r"on)?|support) (CUDA|torch|pytorch|cu) ?\d",
-        r"\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|can't) (support|work with|work "
-        r"on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)",
-        r"Mismatched GPU Architecture|which is not yet supported in this version of the container",
-        r"No supported GPU\(s\) detected to run this container",
-        r"which is of compute capability \(CC\) \d|does not include kernels for this GPU",
-        r"not built with CUDA kernel binaries compatible with compute capability",
-        r"The current PyTorch install supports CUDA capabilities",
-        r"PyTorch no longer supports this GPU because it is too old",
-        r"\bYour GPU is too (old|new)\b",
-        r"which is of (cuda )?capability \d+\.\d|with CUDA capability sm_\d+",
-        r"Minimum and Maximum cuda capability supported by this version of PyTorch",
-        r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
-        r"is not compatible with devices with SM <",
+        r"Mismatched GPU Architecture|which is not yet supported in this version of the container|No supported "
+        r"GPU\(s\) detected to run this container|which is of compute capability \(CC\) \d|does not include kernels "
+        r"for this GPU|not built with CUDA kernel binaries compatible with compute capability|The current PyTorch "
+        r"install supports CUDA capabilities|PyTorch no longer supports this GPU because it is too old|which is of "
+        r"(cuda )?capability \d+\.\d|with CUDA capability sm_\d+|Minimum and Maximum cuda capability supported by "
+        r"this version of PyTorch|(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer "
+        r"supported)|is not compatible with devices with SM <",
+        r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| on)?|"
+        r"support) (CUDA|torch|pytorch|cu) ?\d|\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|"
+        r"can't) (support|work with|work on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)|\bYour GPU is too "
+        r"(old|new)\b",
         meaning="The GPU is newer or older than every architecture that the wheel was built for.",
         fix=_ARCHITECTURES,
         # This is a warning about one GPU; these errors end a program on any GPU.
@@ -206,10 +202,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Only \d+ device\(s\) available|AssertionError: Invalid device id|(logical device \d+ )?is not visible "
         r"\(?(in )?(CUDA|HIP)_VISIBLE_DEVICES|do you have enough GPUs\?|Less than two GPU ids were configured|"
         r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
-        r"devices",
+        r"devices|to less than max local gpu count",
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?\S* ?is out of( index)? range|Device index out of "
         r"range",
-        r"to less than max local gpu count",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
         fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
@@ -315,10 +310,9 @@ TEXTS: tuple[Condition, ...] = (
         + "; sudo dmesg | grep -i xid shows the driver's messages",
         symptom=True,
         weak=(
-            r"\bCUDA\w*[^\w\n]{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)(?!s\b)",
-            r"Compile with TORCH_USE_CUDA_DSA|consider passing CUDA_LAUNCH_BLOCKING",
+            r"Compile with TORCH_USE_CUDA_DSA|consider passing CUDA_LAUNCH_BLOCKING|AcceleratorError",
+            r"\bCUDA\w*[^\w\n]{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)(?!s\b)|"
             r"\b(CUDA_ERROR_[A-Z]|cudaError[A-Z]|CUresult|cudaError_t)\w*",
-            r"AcceleratorError",
         ),
     ),
     hint(
@@ -362,16 +356,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.arch",
         "ROCm has no code for this GPU",
-        r"(HIP|ROCm)\W? error:? .{0,40}no kernel image|Error \[HIP\]: .{0,60}no kernel image",
-        r"amdgpu is not supported.{0,60}gfx|No compatible code objects found for",
+        r"(HIP|ROCm)\W? error:? .{0,40}no kernel image|Error \[HIP\]: .{0,60}no kernel image|amdgpu is not "
+        r"supported.{0,60}gfx|No compatible code objects found for|No compatible (ROCm GPUs|amdgpu devices)|(HIP|"
+        r"ROCm) error: invalid device function|Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device "
+        r"function)|hipError(InvalidDeviceFunction|NoBinaryForGpu)|(HIP|ROCm) error: device kernel image is invalid|"
+        r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)|HIP "
+        r"error: (shared object initiali[sz]ation failed|invalid kernel file)|Attempting to use hipBLASLt on an? "
+        r"unsupported architecture|GPU archs? of .{0,40}(is|are) (invalid|not supported)",
         r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
-        r"No compatible (ROCm GPUs|amdgpu devices)|(HIP|ROCm) error: invalid device function",
-        r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
-        r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|(HIP|ROCm) error: device kernel image is invalid",
-        r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
-        r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
-        r"Attempting to use hipBLASLt on an? unsupported architecture",
-        r"GPU archs? of .{0,40}(is|are) (invalid|not supported)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
         "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never another generation's",
@@ -379,12 +371,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.init",
         "HIP does not start",
-        r"filtering device which didn'?t fully initiali[sz]e|Unexpected error from hipGetDeviceCount",
-        r"hipError(NotInitialized|InitializationError)|HIP_ERROR_(NotInitialized|InitializationError)",
-        r"\bamdgpu\b.{0,80}(Fatal error during GPU init|device_ip_init failed|hw_init of IP block)",
-        r"(Failed to|Cannot|could not) initiali[sz]e (HIP|ROCm)\b",
-        r"(HIP|ROCm) (error: )?initiali[sz]ation (error|failed)|hsa_init.{0,40}(fail|error)",
-        r"\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
+        r"filtering device which didn'?t fully initiali[sz]e|Unexpected error from hipGetDeviceCount|"
+        r"hipError(NotInitialized|InitializationError)|HIP_ERROR_(NotInitialized|InitializationError)|(HIP|ROCm) "
+        r"(error: )?initiali[sz]ation (error|failed)|hsa_init.{0,40}(fail|error)",
+        r"\bamdgpu\b.{0,80}(Fatal error during GPU init|device_ip_init failed|hw_init of IP block)|(Failed to|Cannot|"
+        r"could not) initiali[sz]e (HIP|ROCm)\b|\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         meaning="ROCm's runtime and the kernel driver do not match, or the user has no permission to open /dev/kfd.",
         fix="rocminfo must work first; check ls -l /dev/kfd /dev/dri, and use a ROCm that the kernel's amdgpu supports",
         follows=("hip.none",),
@@ -406,12 +397,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.fault",
         "a kernel crashed or accessed memory outside its own (ROCm)",
+        r"Memory access fault by GPU node|HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)|Memory critical error by "
+        r"agent node|HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)|HIP error: an illegal memory access(?: was "
+        r"encountered)?|HIP_?ERROR_?IllegalAddress|\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault|amdgpu: "
+        r".{0,60}(no-retry )?page fault|VM_L2_PROTECTION_FAULT_STATUS",
         r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
-        r"Memory access fault by GPU node|HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
-        r"Memory critical error by agent node|HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
-        r"HIP error: an illegal memory access(?: was encountered)?|HIP_?ERROR_?IllegalAddress",
-        r"\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault",
-        r"amdgpu: .{0,60}(no-retry )?page fault|VM_L2_PROTECTION_FAULT_STATUS",
         meaning="The address is not the process's: an index is out of range, or the code was built for another GPU.",
         fix=SERIALIZE,
         logged=True,
@@ -419,15 +409,13 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.hang",
         "the AMD GPU hung and was reset",
-        r"\bMES (might be in unrecoverable state|failed to (respond|respon\w+))",
-        r"\bMES (0x[0-9a-f]+|firmware|ring).{0,60}(hang|hung|timeout)",
-        r"\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d+|MES)\b.{0,10}\b(MES|firmware|hangcheck|reset)",
-        r"\bgfx\d+\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
-        r"amdgpu: The CS has been (cancelled|rejected) because the context is lost",
-        r"HW Exception by GPU node|amdgpu.{0,80}GPU reset begin|amdgpu.{0,80}ring \w[\w.]* timeout",
-        r"amdgpu.{0,80}(MES failed to respond|VRAM is lost)|VRAM is lost due to GPU reset",
-        r"amdgpu.{0,80}(ib ring test failed|IB test failed on|qcm fence wait loop timeout)",
-        r"reason ?:GPU Hang|amdgpu.{0,80}SMU: I'?m not done with your previous command",
+        r"amdgpu: The CS has been (cancelled|rejected) because the context is lost|HW Exception by GPU node|"
+        r"amdgpu.{0,80}GPU reset begin|amdgpu.{0,80}ring \w[\w.]* timeout|amdgpu.{0,80}(MES failed to respond|VRAM "
+        r"is lost)|VRAM is lost due to GPU reset|amdgpu.{0,80}(ib ring test failed|IB test failed on|qcm fence wait "
+        r"loop timeout)|reason ?:GPU Hang|amdgpu.{0,80}SMU: I'?m not done with your previous command",
+        r"\bMES (might be in unrecoverable state|failed to (respond|respon\w+))|\bMES (0x[0-9a-f]+|firmware|"
+        r"ring).{0,60}(hang|hung|timeout)|\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d+|MES)\b.{0,10}\b(MES|firmware|"
+        r"hangcheck|reset)|\bgfx\d+\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
         meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed.",
         fix="newer linux-firmware, kernel, ROCm and Mesa first; a compute program with AMD_SERIALIZE_KERNEL=3 shows "
         "whether it is one kernel; else lower clocks, or another GPU. sudo dmesg | grep -i amdgpu names the program",

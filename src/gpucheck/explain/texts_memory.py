@@ -205,20 +205,17 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
-        r"at least one request with the models?'?s? max seq len",
-        r"reserved for KV Cache is -[\d.]+ ?GiB|No available memory for the cache blocks",
-        r"Free memory on device.{0,60}is less than desired GPU memory utilization",
-        r"max seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache",
-        r"KV cache is needed, which is larger than the available KV cache memory",
-        r"Try increasing gpu_memory_utilization|CUDA out of memory occurred when warming up sampler",
-        r"(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
-        r"max_total_tokens=\d+ is larger than the profiled value",
-        r"Error in memory profiling\. .{0,40}Initial free memory",
+        r"at least one request with the models?'?s? max seq len|reserved for KV Cache is -[\d.]+ ?GiB|No available "
+        r"memory for the cache blocks|Free memory on device.{0,60}is less than desired GPU memory utilization|max "
+        r"seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache|KV cache is "
+        r"needed, which is larger than the available KV cache memory|Try increasing gpu_memory_utilization|CUDA out "
+        r"of memory occurred when warming up sampler|(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) "
+        r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory "
+        r"profiling\. .{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only "
+        r"one request|is preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to "
+        r"handle .{0,20}(total|prefill) tokens|Insufficient memory to allocate KV-caches|leave no GPU memory for the "
+        r"KV cache",
         r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
-        r"KV cache pool is full\. ?Retract requests|No space left for only one request",
-        r"is preempted by PreemptionMode\.|exceeds available Mamba cache blocks",
-        r"Not enough memory to handle .{0,20}(total|prefill) tokens",
-        r"Insufficient memory to allocate KV-caches|leave no GPU memory for the KV cache",
         meaning="Weights and cache share vLLM's part of memory: others hold memory, or the weights leave no room.",
         fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "
         "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised "
@@ -230,10 +227,9 @@ TEXTS: tuple[Condition, ...] = (
         "something ran out of memory",
         r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+|(allocateMemory|"
         r"vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory|ErrorOutOf(Device|Host)Memory|unable "
-        r"to allocate Vulkan\d* buffer|(enough|more) GPU (RAM|memory|VRAM) to fit the "
-        r"(quantized )?model|cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |"
-        r"BFCArena::AllocateRawInternal|C10 Out of Memory|Failed to allocate memory for requested buffer of size|"
-        r"bfc_arena\S{1,60} ?Available memory of|"
+        r"to allocate Vulkan\d* buffer|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model|"
+        r"cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |BFCArena::AllocateRawInternal|C10 Out of "
+        r"Memory|Failed to allocate memory for requested buffer of size|bfc_arena\S{1,60} ?Available memory of|"
         r"ggml_vulkan: Device memory allocation of size \d+ failed",
         r"\bGot an OOM\b|out of memory error, emptying cache|\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY|\b(Cuda|Hip|"
         r"XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b|\A\W*(an? |the )?(oom|out of memory)\b( error| killed "

@@ -84,10 +84,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.no_driver",
         "no NVIDIA driver is found",
-        r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
-        r"Found no NVIDIA driver on your system|Could not find cuda drivers on your machine",
-        r"CUDA driver (is )?not (found|installed)|Failed to load libcuda",
-        r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
+        r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available|Found no NVIDIA driver on "
+        r"your system|Could not find cuda drivers on your machine|CUDA driver (is )?not (found|installed)|Failed to "
+        r"load libcuda|failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver (TensorFlow also wants pip install "
@@ -98,11 +97,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.too_old",
         "the driver is older than the program's CUDA",
-        r"NVIDIA driver on your system is too old \(found version|driver (version )?(is )?too old.{0,40}CUDA",
-        r"CUDA driver version is insufficient for CUDA runtime version",
-        r"Driver does not support the required nvenc|forward compatibility was attempted on .{0,60}insufficient",
-        r"your nvidia driver is too old|API call is not supported in the installed CUDA driver",
-        r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
+        r"NVIDIA driver on your system is too old \(found version|driver (version )?(is )?too old.{0,40}CUDA|CUDA "
+        r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
+        r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
+        r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
@@ -138,10 +136,9 @@ TEXTS: tuple[Condition, ...] = (
         "where it does not run; its version has to be exactly the driver's (dpkg -l | grep -e fabricmanager -e "
         "nvidia-driver). On a rented machine its owner has to; then gpucheck doctor",
         common=(
-            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
-            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)",
+            r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager|fabric ?manager.{0,80}(failed|error:|is "
+            r"not running|don'?t match|does not match)|system not yet initialized",
             r"\bError 802\b",
-            r"system not yet initialized",
         ),
         follows=("nvswitch.none",),
     ),
@@ -217,64 +214,56 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "torch.cpu_only",
         "this torch is built without CUDA",
-        r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
-        r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
-        r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
-        r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
-        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
-        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
-        r"\b(py)?torch (is |was |has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|"
-        r"installed) without (the )?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
+        r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)|Torch "
+        r"not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)|PyTorch is not linked with support for "
+        r"(cuda|mps|xpu) devices|Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library|Tried to "
+        r"instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
+        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch|\b(py)?torch (is |was |"
+        r"has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|installed) without (the "
+        r")?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
         meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
-            r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
-            r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
-            r"\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b",
-            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
-            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A ?"
-            r"(?!.{0,40}macOS).{0,900}Is CUDA available: False",
+            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
+            r"?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
+            r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+|\b(uninstall|replac|overw|downgrad)\w* "
+            r".{0,60}\btorch\b.{0,80}\bcpu\b|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* "
+            r".{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
         ),
     ),
     hint(
         "torch.no_accelerator",
         "torch has no device other than the CPU",
-        r"no usable GPU found|Torch is not able to use GPU|Invalid CUDA 'device=.{0,300}is_available\(\): False",
-        r"No GPU being used\. Careful|FP16 is not supported on CPU|Neither CUDA nor MPS are available",
-        r"Attention enabled models: CUDA is not",
-        r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
-        r"Cannot access accelerator device when none is available|No supported gpu backend found",
-        r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)|running on UnspecifiedPlatform",
-        r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
-        r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
-        r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
-        r"Failed to infer device type|torch\.cuda\.is_available\(\) should be True but is False",
-        r"CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
-        r"User specified an unsupported autocast device_type|Device type CUDA is not supported for torch\.Generator",
-        r"can not run on your system since the accelerator is not available",
-        r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
-        r"No (GPU|CUDA device|accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU",
-        r"with no GPU available|no available (GPU )?devices? (were |was )?found",
-        r"GPUs? requested but none are available|there are no visible CUDA devices",
-        r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none are",
-        r"pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you should use device=",
-        r"CUDA requested but CUDAExecutionProvider not available",
-        r"Invalid cuda 'device=\S*' requested\. Backend is not available",
-        r"NVIDIA Container Runtime is present, but no GPUs found|running on CPU but must be on GPU, i\.e",
-        r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
-        r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
-        r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
+        r"no usable GPU found|Torch is not able to use GPU|Invalid CUDA 'device=.{0,300}is_available\(\): False|No "
+        r"GPU being used\. Careful|FP16 is not supported on CPU|Neither CUDA nor MPS are available|Attention enabled "
+        r"models: CUDA is not|cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? "
+        r"devices|Cannot access accelerator device when none is available|No supported gpu backend found|"
+        r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)|running on UnspecifiedPlatform|"
+        r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]|platforms[/\\]interface\.py.{0,60}in "
+        r"get_device_capability.{0,200}NotImplementedError|(Error|Exception): No (GPU|CUDA device|accelerator)s? "
+        r"(was |were |is |are )?(found|available|detected)|Failed to infer device type|torch\.cuda\.is_available\(\) "
+        r"should be True but is False|CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|"
+        r"NVIDIA).{0,30}but none|User specified an unsupported autocast device_type|Device type CUDA is not "
+        r"supported for torch\.Generator|can not run on your system since the accelerator is not available|(Error|"
+        r"Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False|No (GPU|CUDA device|"
+        r"accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU|with no GPU available|"
+        r"no available (GPU )?devices? (were |was )?found|GPUs? requested but none are available|there are no "
+        r"visible CUDA devices|no accelerator device is detected|No available accelerator found|supported on CUDA "
+        r"and ROCm GPUs, none are|pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you "
+        r"should use device=|CUDA requested but CUDAExecutionProvider not available|Invalid cuda 'device=\S*' "
+        r"requested\. Backend is not available|NVIDIA Container Runtime is present, but no GPUs found|running on CPU "
+        r"but must be on GPU, i\.e|Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device|Flash "
+        r"?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device|Expected a (cuda|non "
+        r"cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML|"
         r"_get_cuda_arch_flags.{0,200}IndexError|using GPU.{0,20}but (there are no GPUs|no GPU is) available",
-        r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list",
-        r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
-        r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
-        r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
-        r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
-        r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
-        r"\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b",
-        r"\bno (supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
+        r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list|(Error|Exception): .{0,40}\b(CUDA|GPUs?) "
+        r"(is |was |are )?(not (available|found|detected)|unavailable)|There should only be one\.?.{0,20}active "
+        r"drivers|\b0 active drivers|\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA|but CUDA is "
+        r"not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported|\bfp16 mixed precision "
+        r"requires a GPU(?! \(not mps)|\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b|\bno "
+        r"(supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
         _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
         _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
         r"(available|detected|found|recognized|visible|working|used)" + _END,
@@ -440,14 +429,13 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kubernetes.plugin",
         "NVIDIA's device plugin for Kubernetes does not find the GPUs",
-        r"device plugin \w+ rpc failed|No devices found\. ?Waiting indefinitely|error starting plugins?",
-        r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
-        r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
-        r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
-        r"If this is a GPU node, did you (set|configure)|device-plugin[\w-]{0,24} 0/1 (CrashLoop|Error|Init)",
-        r"Incompatible (platform|strategy|device discovery).{0,40}detected",
-        r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
-        r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
+        r"device plugin \w+ rpc failed|No devices found\. ?Waiting indefinitely|error starting plugins?|unable to "
+        r"create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com|failed to validate the driver, "
+        r"retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file|/run/nvidia/\w+\W{1,3}is mounted on "
+        r".{1,12}but it is not a shared mount|If this is a GPU node, did you (set|configure)|"
+        r"device-plugin[\w-]{0,24} 0/1 (CrashLoop|Error|Init)|Incompatible (platform|strategy|device "
+        r"discovery).{0,40}detected|(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no "
+        r"devices found|could not)|Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
         meaning="The plugin's container lacks NVIDIA's runtime and sees no NVML, so that the node offers no GPU.",
         fix="on the node install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=containerd "
         "--set-as-default && sudo systemctl restart containerd (or runtimeClassName: nvidia for it); then restart it",
@@ -495,9 +483,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.no_room",
         "there is no space for another MIG instance",
-        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
-        r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
-        r"device).{0,120}Insufficient Resources",
+        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)|(error creating|Unable to "
+        r"create a?|Failed to create) (GPU|compute|MIG) (instance|device).{0,120}Insufficient Resources",
         meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
         "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
@@ -505,9 +492,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mig.in_use",
         "a MIG instance cannot be destroyed while something uses it",
-        r"MIG mode is in pending (enable|disable) state",
-        r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
-        r"another client",
+        r"MIG mode is in pending (enable|disable) state|(unable|failed) to (destroy|enable|disable|change)[\w "
+        r"]{0,30}(instance|MIG)[^\n]{0,120}in use by another client",
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has it open.",
         fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
@@ -529,11 +515,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "container.no_runtime",
         "docker cannot pass GPUs to containers",
-        r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
-        r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
-        r"nvidia-container-runtime(-hook)?: (command )?not found",
-        r"unknown (or invalid runtime name:|runtime specified) nvidia",
-        r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
+        r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)|unknown flag: "
+        r"--gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found|"
+        r"nvidia-container-runtime(-hook)?: (command )?not found|unknown (or invalid runtime name:|runtime "
+        r"specified) nvidia|exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured|"
         r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
@@ -544,11 +529,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "container.cdi",
         "the CDI description of the GPU is missing or outdated, or the engine does not read it",
-        r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
-        r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
-        r"failed to discover GPU vendor from CDI|setting up CDI devices|failed to stat CDI host device",
-        r"CDI (device )?injection failed|could not select device driver \W{0,4}cdi",
-        r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
+        r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML|(unresolvable|could not "
+        r"resolve) CDI device|failed to inject CDI devices|failed to discover GPU vendor from CDI|setting up CDI "
+        r"devices|failed to stat CDI host device|CDI (device )?injection failed|could not select device driver "
+        r"\W{0,4}cdi|stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
         meaning="podman, and docker with CDI, read /etc/cdi: it is missing, not readable, or older than the driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && sudo chmod a+rX /etc/cdi /etc/cdi/*; then "
         "nvidia-ctk cdi list as the user shows the devices (podman 4.1 or newer). Repeat after each driver update. "
@@ -572,11 +556,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "kernel.key_rejected",
         "Secure Boot refuses the driver's kernel module",
-        r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)|nvidia.{0,40}module keys? rejected",
-        r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
-        r"could not insert 'nvidia.{0,10}: Required key not available",
-        r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key was rejected by service.{0,200}nvidia",
-        r"Secure boot is enabled on this system, .{0,60}not signed by a key",
+        r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)|nvidia.{0,40}module keys? rejected|"
+        r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service|could not insert "
+        r"'nvidia.{0,10}: Required key not available|nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key "
+        r"was rejected by service.{0,200}nvidia|Secure boot is enabled on this system, .{0,60}not signed by a key",
         meaning="The module is not signed with a key that the firmware trusts.",
         fix="sudo mokutil --import with the key that signs the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
         "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot and choose Enroll MOK; or turn "
@@ -585,16 +568,15 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kernel.build",
         "the driver's kernel module could not be built",
-        r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
-        r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
-        r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
-        r"Unable to find the kernel source tree for the currently running kernel",
-        r"performing the step: \W?Building kernel modules|Leaving directory \W?/var/lib/dkms/nvidia",
-        r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
-        r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
-        r"dkms (build|install) .{0,20}\bnvidia\S* -k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",
-        r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
-        r"The kernel module failed to load.{0,200}nvidia",
+        r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log|ERROR: "
+        r"Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)|"
+        r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)|Unable to find the kernel source tree for the "
+        r"currently running kernel|performing the step: \W?Building kernel modules|Leaving directory "
+        r"\W?/var/lib/dkms/nvidia|Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such "
+        r"device)|The kernel module failed to load.{0,200}nvidia",
+        r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)|\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|"
+        r"error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error|dkms (build|install) .{0,20}\bnvidia\S* "
+        r"-k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",
         meaning="The kernel is too new for the driver, its headers are missing, or another compiler built it.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
@@ -615,10 +597,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "kernel.wrong_module",
         "the driver's module was not built for the kernel that runs",
-        r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
-        r"Module nvidia[\w-]* not found in directory|nvidia: version magic",
-        r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
-        r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
+        r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+|Module nvidia[\w-]* not found "
+        r"in directory|nvidia: version magic|nvidia\w*: (disagrees about version of symbol|Unknown symbol)|could not "
+        r"insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
         meaning="After a kernel update the module has to be built again.",
         fix="sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel), sudo dkms autoinstall, then sudo "
         "modprobe nvidia; without DKMS install the driver's package again, for the kernel of uname -r",
