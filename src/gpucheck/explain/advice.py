@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
-from gpucheck.explain.steps import more_ranks, server_share
+from gpucheck.explain.steps import install_torch, more_ranks, server_share
 from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
@@ -19,7 +19,56 @@ ADVICE: tuple[Advice, ...] = (
         "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
         title="the LXC container has no driver of the host's version, or not its devices",
     ),
+    of("import.libcuda")(lambda facts: "wsl" in facts.platforms),
+    of("nvcc.missing")(
+        lambda facts: "mac" in facts.platforms,
+        "do without this package, whose CUDA code no Mac runs, or use its version for MPS or MLX",
+        title="a package needs CUDA, which no Mac has",
+    ),
+    of("torch.no_acc")(
+        lambda facts: not facts.torch and any(float(value) < 7.5 for value in facts.capabilities),
+        lambda facts: f"{install_torch(facts)}; a program with its own torch: its release before, or for cu126",
+        title="no GPU is used: probably this torch has no code for a GPU as old as this one",
+    ),
     *advice_setup.ADVICE,
+    of("oom.cuda")(
+        r"tvmerror|\bmlc[-_ ]llm|prefill-chunk-size",
+        "a larger gpu_memory_utilization (0.95, where MLC takes 0.85), or a smaller --prefill-chunk-size in mlc_llm "
+        "gen_config; then a model in fewer bits, or --tensor-parallel-shards N",
+        title="weights and temporary buffer exceed the part of GPU memory that MLC may use",
+    ),
+    of("process.killed")(
+        r"load(?:ing|ed)?\b[^\n]{0,40}(?:checkpoint|shards|model|weights|pipeline|vectors)|skipping token \d+",
+        "RAM for the whole file: free -h beside it; load it once and in half precision (torch_dtype=torch.float16, "
+        "low_cpu_mem_usage=True), a smaller file, or more swap; sudo dmesg | grep -i -e oom -e killed shows it",
+        title="the process was killed while it loaded a model or data: usually RAM was full",
+    ),
+    of("autograd.inplace")(
+        r"\b\w*gan\b|discriminator|output 0 of (?:as_?strided|t)backward|\[\d+, \d+, (\d), \1\]\W{1,3}is at version",
+        "loss.backward() of all losses before the first optimizer.step(); in a GAN opt_D.step(), then the generator's "
+        "loss from a new D(fake), and fake.detach() in D's own loss. torch before 1.5 did not check this",
+    ),
+    of("oom.cuda")(
+        r"torch\.load\(|in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
+        'torch.load(path, map_location="cpu"), then load_state_dict and del of it: without it a second copy of weights '
+        "and optimizer state is on the GPU that saved them, often GPU 0 for every rank",
+        title="GPU memory is full while a checkpoint is loaded",
+    ),
+    of("cublas.invalid")(
+        r"cublas(?:gemm|[sdh]gemm|lt)",
+        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS is loaded from; else print the shapes and strides",
+    ),
+    of("cuda.device_assert")(
+        r"cross_?entropy|nll_?loss|nllcriterion|n(?:um)?_?class|focal_loss|\blabels?\b",
+        "print(target.min(), target.max(), logits.shape[1]): labels must be 0 to the number of classes − 1, in the "
+        "data set as in the configuration's num_classes; the step on the CPU names the line",
+        title="a check inside a kernel failed: probably a label is not below the number of classes",
+    ),
+    of("tensor.type_mismatch", "tensor.dtype")(
+        r"from_pretrained\((?![^\n)]*dtype)[\s\S]*pipeline",
+        "torch_dtype=torch.float16 in every from_pretrained, the VAE's and ControlNet's too; pip install -U diffusers",
+        title="a part of the pipeline was loaded in another data type",
+    ),
     of("xpu.lost", "xpu.call")(
         r"\bu?hd graphics\b",
         "the CPU (--cpu), or OpenVINO, which supports it: torch's XPU is for Arc, Core Ultra and Data Center GPUs",
@@ -131,8 +180,9 @@ ADVICE: tuple[Advice, ...] = (
         "sources, whose utils/loss.py has it)",
         title="an in-place operation would lose its result's data type",
     ),
+    of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
     of("oom.cuda")(
-        r"(?:memory|vram)\b[^.\n]{0,40}(?:increas|grow|leak)\w*|memory leak",
+        r"(?:memory|vram)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|memory leak",
         "loss.item() where losses are added up, x.detach().cpu() for what is kept in lists, no retain_graph=True; "
         "print(torch.cuda.memory_allocated()) after each step shows whether it still grows",
         title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
@@ -376,6 +426,7 @@ ADVICE: tuple[Advice, ...] = (
         r"must flatten tensors with uniform|flatparameter`? requires uniform",
         "one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, p.data = "
         "p.data.to(torch.bfloat16) for adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        title="FSDP cannot join parameters of different data types in one unit",
     ),
     of("assert.index", "assert.label")(
         "server",

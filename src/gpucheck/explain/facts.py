@@ -252,7 +252,7 @@ _COMPILED = re.compile(
 )
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
-    r"\b(?:i|we|ive|weve) [^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
+    r"\b(?:i|we|ive|weve) (?![^.\n]{0,50}(?:like|want|how|need) )[^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
     r"(?:export |environ\[|\b(?<!please )set |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |added |"
     r"adding |(?<!found, )using |already |\$ |&& )([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S|"
     r"^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
@@ -269,7 +269,8 @@ _TORCHS = frozenset(
 # The patterns apply to text in lower case without quotes, as `normalise` returns it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
-        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under|using) wsl2?\b|"
+        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|"
+        r"\b(in|on|inside|under|using|used) wsl2?\b|\bwsl2? (ubuntu|terminal|environment|instance|machine)\b|"
         # Inside WSL nvidia-smi's own version differs from the driver's, which is Windows's.
         r"\bnvidia-smi (\d+\.\d+)\S* +driver version: (?!\2)\d|"
         r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
@@ -280,9 +281,10 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"|\bwebui(?:-user)?\.bat\b",
     ),
     "mac": re.compile(
-        r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
+        r"(?<![\w:/])/users/\w|/opt/homebrew/|/private/var/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
         r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b|\bmac(book|mini| mini| studio)\b|"
-        r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b"
+        r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b|"
+        r"\b(for|on) (an? |my |the )?m[1-5]\b(?! ?(\.2|ssd|nvme))"
     ),
     "rocm": re.compile(
         r"\bhsa_status_|\brocdevice\b|\bhip ?(?:error|out of)|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"

@@ -336,6 +336,11 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "objects at once), half precision, and results moved by .cpu() as they come",
     ),
     (
+        r"torch[/\\]optim[/\\]\w+\.py",
+        'LoRA or QLoRA in place of full fine-tuning, an 8-bit optimizer (optim="adamw_bnb_8bit") or Adafactor, or '
+        "ZeRO or FSDP over more GPUs: Adam's states take 8 bytes for each parameter",
+    ),
+    (
         r"\.backward\(|loss\.backward",
         "a smaller batch with gradient accumulation, smaller inputs, bfloat16 autocast, or torch.utils.checkpoint",
     ),
@@ -378,7 +383,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "mac",
         _CUDA_IS_NOT_THERE,
         'a Mac has no CUDA: use device "mps" where torch.backends.mps.is_available(), else "cpu" (in the code, or the '
-        "program's option for its device)",
+        'program\'s option for its device; Lightning: accelerator="mps")',
     ),
     (
         "mac",
@@ -400,8 +405,9 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "wsl",
         _DRIVER,
-        "update NVIDIA's driver in Windows, then wsl --update (wsl -l -v has to show version 2: WSL 1 has no GPU); "
-        "remove NVIDIA's Linux driver inside WSL (dpkg -l | grep nvidia-driver); then wsl --shutdown",
+        "nvidia-smi inside WSL: where it fails, update NVIDIA's driver in Windows, then wsl --update, wsl --shutdown "
+        "(wsl -l -v has to show version 2: WSL 1 has no GPU); where it works, remove NVIDIA's Linux driver inside WSL "
+        "(dpkg -l | grep -e nvidia-driver -e libnvidia-compute), and export LD_LIBRARY_PATH=/usr/lib/wsl/lib",
     ),
     (
         "wsl",
@@ -424,7 +430,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "windows",
         ("import.library", "import.nvjitlink"),
         "`where NAME.dll` tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
-        "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN whose version is in the name",
+        "site-packages\\nvidia\\cudnn\\bin; NVIDIA's installer puts cuDNN 9 into CUDNN\\v9.N\\bin\\12.N), or install "
+        "the CUDA or cuDNN whose version is in the name",
     ),
     (
         "windows",

@@ -89,7 +89,8 @@ TEXTS: tuple[Condition, ...] = (
         "assert.label",
         "a label is not a class of the loss",
         r"t >= 0 && t < n_classes|cur_target >= 0 && cur_target < n_classes|Target -?\d+ is out of bounds",
-        r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion|ClassNLLCriterion\.cu.{0,100}Assertion",
+        r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion|ClassNLLCriterion\.cu.{0,100}Assertion|"
+        r"device-side assert triggered at \S*(NLLCriterion|[/\\]Loss\.|nll_loss)",
         meaning="cross_entropy or nll_loss got a label that is negative or not below the number of classes.",
         fix="print(target.min(), target.max(), logits.shape[1]): labels must be 0 to the number of classes − 1, so "
         "make the last layer larger or renumber them (labels from 1: target - 1; padding: ignore_index)",
@@ -189,6 +190,10 @@ TEXTS: tuple[Condition, ...] = (
         fix=_ARCHITECTURES,
         # This is a warning about one GPU; these errors end a program on any GPU.
         follows=("quant.", "oom.", "tensor.", "dist.", "nccl.", "compile.resources"),
+        weak=(
+            r"\b(not|nt|cannot|never) (work|run|support|compatible)\w* (on |with |for )?(my |an? |the )?(nvidia "
+            r"|geforce )?(rtx ?)?(50[5-9]0|blackwell)|\b50[5-9]0\b.{0,20}\b(not |nt |un)(work|support|compat)",
+        ),
     ),
     proof(
         "cuda.ordinal",

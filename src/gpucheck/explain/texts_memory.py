@@ -183,8 +183,10 @@ TEXTS: tuple[Condition, ...] = (
         "oom.onednn",
         "oneDNN could not set up an operation",
         messages.ONEDNN,
-        meaning="On the CPU usually RAM is full; else oneDNN does not support the shape or data type.",
-        fix="try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
+        meaning="On the CPU usually RAM is full; on Intel's GPUs the integrated one was taken in place of the Arc.",
+        fix="with an Arc GPU ONEAPI_DEVICE_SELECTOR=level_zero:N, its number in sycl-ls (or no integrated graphics, in "
+        "the Device Manager); on the CPU a batch of 1: if that works it was memory, and gpucheck find-batch-size "
+        "--device cpu finds what fits",
     ),
     hint(
         "oom.handles",
@@ -201,6 +203,40 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The runner hides the cause; out of memory is the most frequent one.",
         fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
         symptom=True,
+    ),
+    hint(
+        "memory.held",
+        "GPU memory is still held after its program ended",
+        r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
+        meaning="A child of it still runs (DataLoader, a rank, a notebook's kernel), or another container's process, "
+        "which nvidia-smi does not list.",
+        fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie's parent and children: "
+        "ps -ef --forest), or docker stop NAME; where none is left, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
+        common=(
+            r"zombie process.{0,120}(GPU|CUDA|memory)|(GPU|CUDA|video) ?(memory|RAM) .{0,40}\bnot (been |being |get "
+            r")?(fully |properly )?(releas|freed|clear)\w*.{0,60}\b(after|even|when)\b.{0,40}\b(kill|stop|end|exit|"
+            r"terminat|finish|clos|interrupt)\w*",
+        ),
+        follows=("oom.cuda", "cuinit."),
+    ),
+    hint(
+        "memory.shared",
+        "GPU memory is full, and Windows uses RAM in its place (shared GPU memory), which is very slow",
+        r"\bshared (GPU|video) memory\b.{0,90}\b(fill|us|slow|full|spill|increas)\w*|\bsysmem fallback",
+        meaning="NVIDIA's driver moves memory to RAM instead of ending the program with out of memory.",
+        fix="a smaller model, batch or picture, until Task Manager shows no shared GPU memory; NVIDIA Control Panel, "
+        "Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback turns it off",
+    ),
+    hint(
+        "oom.grows",
+        "GPU memory grows: the program probably keeps tensors of earlier steps",
+        meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that made it.",
+        fix="training: loss.item() where losses are added up, x.detach().cpu() for what is kept; inference: the call "
+        "under torch.inference_mode(); print(torch.cuda.memory_allocated()) after each step shows the growth",
+        weak=(
+            r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b.{0,60}\b(increas|grow|leak|creep|climb|accumulat|blows? "
+            r"up|fills? up)\w*|memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(oom|out of)",
+        ),
     ),
     strong(
         "oom.vllm",

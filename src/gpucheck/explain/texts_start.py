@@ -362,7 +362,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvml.lost",
         "a GPU does not answer any more",
-        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST|ERR! ?ERR! ?ERR!",
+        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST|ERR! ?ERR! ?ERR!|shows? ERR! ",
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         follows=("xid.", "bus."),
@@ -689,10 +689,30 @@ TEXTS: tuple[Condition, ...] = (
         ),
         common=(
             r"\b(pc|computer|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
-            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
+            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\b(crash|shut|restart|reboot)\w*( down)? my (\w+ )?"
+            r"(pc|computer)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
         ),
         symptom=True,
         follows=("xid.", "bus.", "build.", "attention.", "oom.", "kernel."),
+    ),
+    strong(
+        "power.heat",
+        "the GPU is at its temperature limit, and slows down or stops the program",
+        r"Driver temperature threshold met on GPU|Temperature limit on GPU #?\d+ reached",
+        r"(SW|HW) Thermal Slowdown ?: ?Active|\bGPU\b.{0,60}\bthermal(ly)? throttl\w*",
+        meaning="At about 83 to 95 °C the driver lowers the clocks. No setting of the program causes it.",
+        fix="sudo nvidia-smi -pl WATTS (about 70 % of the limit), clean fans, more air (a laptop: a stand); "
+        "nvidia-smi -q -d TEMPERATURE,PERFORMANCE shows the limit and what slows it",
+        conditions=("devices.throttled",),
+    ),
+    strong(
+        "vulkan.software",
+        "Vulkan uses the CPU (llvmpipe, lavapipe), not the GPU",
+        r"lavapipe is not a conformant vulkan|deviceName ?= ?llvmpipe|(using|selected|device) .{0,30}\bllvmpipe\b",
+        meaning="NVIDIA's Vulkan driver is not found: a package without graphics, or a container without it.",
+        fix="export VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/nvidia_icd.json; where that file is missing, the driver's "
+        "package libnvidia-gl-… (a container: NVIDIA_DRIVER_CAPABILITIES=all); vulkaninfo --summary has to list the "
+        "GPU; a simulator also runs without a window (--headless)",
     ),
     strong(
         "tensorflow.no_gpu",

@@ -174,6 +174,31 @@ TEXTS: tuple[Condition, ...] = (
         "…/site-packages/nvidia/cuda_nvcc, /usr/local/cuda), and its bin in PATH",
     ),
     hint(
+        "numerics.nan_half",
+        "float16 probably overflows: values above 65 504 become NaN, and a picture black",
+        meaning="Attention, norms and exponents of models trained in bfloat16 exceed it, under autocast too.",
+        fix="bfloat16 on Ampere or newer (bf16=True, torch.autocast(dtype=torch.bfloat16)); else float32 for the part "
+        "that overflows (q.float() in its attention or norm), or the whole model; torch.isfinite finds the first",
+        common=(r"invalid value encountered in cast.{0,40}(x_sample|images?\b)",),
+        weak=(
+            r"\b(fp16|float16|half|amp|autocast|mixed precision)\b.{0,200}\bnans?\b|\bnans?\b.{0,160}\b(fp16|float16|"
+            r"half precision|amp|autocast|mixed precision)\b|\b(all |completely |only )?black (images?|pictures?)\b",
+        ),
+    ),
+    hint(
+        "slow.waiting",
+        "the GPU is slow or hardly used: it probably waits for data or for the CPU",
+        meaning="One batch is computed faster than the CPU prepares the next, or the model is not on the GPU.",
+        fix="print(next(model.parameters()).device) has to name cuda; then DataLoader(num_workers=8, pin_memory=True, "
+        "persistent_workers=True), larger batches, no .item() in each step. Where nvidia-smi shows about 100 %: half "
+        "precision, nvidia-smi -q -d PERFORMANCE (heat, power), and gpucheck bench matmul",
+        weak=(
+            r"\bgpu[- ]?(util\w*|usage|load)\b.{0,40}\b(0|[1-9]|[12]\d) ?%|\b(low|no|zero) gpu[- ]?(util|usage)|\bgpu"
+            r"[- ]?(util\w*|usage)( is| stays| was)?( very| too| so)? low\b|\b(train\w*|inference|generat\w+|model)\b"
+            r".{0,30}\b(slow|slower)\b.{0,40}\b(gpu|cuda|cpu)\b",
+        ),
+    ),
+    hint(
         "numerics.linalg",
         "a matrix could not be decomposed: it holds NaN, or is singular or not positive definite",
         r"\b_?LinAlgError: (linalg\.)?(svd|eigh?|cholesky|inv|solve|lstsq)\w*\b.{0,200}(converge|singular|positive)",
