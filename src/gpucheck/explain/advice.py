@@ -56,7 +56,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",
-        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS is loaded from; else print the shapes and strides",
+        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS is loaded from; else the shapes and strides of the "
+        "operands",
     ),
     of("cuda.device_assert")(
         r"cross_?entropy|nll_?loss|nllcriterion|n(?:um)?_?class|focal_loss|\blabels?\b",

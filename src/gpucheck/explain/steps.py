@@ -336,11 +336,6 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "objects at once), half precision, and results moved by .cpu() as they come",
     ),
     (
-        r"torch[/\\]optim[/\\]\w+\.py",
-        'LoRA or QLoRA in place of full fine-tuning, an 8-bit optimizer (optim="adamw_bnb_8bit") or Adafactor, or '
-        "ZeRO or FSDP over more GPUs: Adam's states take 8 bytes for each parameter",
-    ),
-    (
         r"\.backward\(|loss\.backward",
         "a smaller batch with gradient accumulation, smaller inputs, bfloat16 autocast, or torch.utils.checkpoint",
     ),
@@ -405,7 +400,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "wsl",
         _DRIVER,
-        "nvidia-smi inside WSL: where it fails, update NVIDIA's driver in Windows, then wsl --update, wsl --shutdown "
+        "update NVIDIA's driver in Windows where nvidia-smi fails inside WSL, then wsl --update and wsl --shutdown "
         "(wsl -l -v has to show version 2: WSL 1 has no GPU); where it works, remove NVIDIA's Linux driver inside WSL "
         "(dpkg -l | grep -e nvidia-driver -e libnvidia-compute), and export LD_LIBRARY_PATH=/usr/lib/wsl/lib",
     ),
@@ -421,6 +416,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "restart Windows; if it returns, reseat the GPU and its power cables and watch its temperature. The Event "
         "Viewer (System, source nvlddmkm) shows when it happens",
     ),
+    ("windows", ("cuda.held",), "end the program's processes in Task Manager (Details); else restart Windows"),
     (
         "windows",
         ("oom.host", "shm."),

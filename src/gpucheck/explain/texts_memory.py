@@ -205,13 +205,14 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
     ),
     hint(
-        "memory.held",
+        "cuda.held",
         "GPU memory is still held after its program ended",
         r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
         meaning="A child of it still runs (DataLoader, a rank, a notebook's kernel), or another container's process, "
         "which nvidia-smi does not list.",
         fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie's parent and children: "
-        "ps -ef --forest), or docker stop NAME; where none is left, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
+        "ps -ef --forest), or docker stop NAME; where none is left, with nothing running: sudo nvidia-smi --gpu-reset "
+        "-i INDEX, or reboot",
         common=(
             r"zombie process.{0,120}(GPU|CUDA|memory)|(GPU|CUDA|video) ?(memory|RAM) .{0,40}\bnot (been |being |get "
             r")?(fully |properly )?(releas|freed|clear)\w*.{0,60}\b(after|even|when)\b.{0,40}\b(kill|stop|end|exit|"
@@ -233,9 +234,10 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that made it.",
         fix="training: loss.item() where losses are added up, x.detach().cpu() for what is kept; inference: the call "
         "under torch.inference_mode(); print(torch.cuda.memory_allocated()) after each step shows the growth",
+        common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
         weak=(
             r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b.{0,60}\b(increas|grow|leak|creep|climb|accumulat|blows? "
-            r"up|fills? up)\w*|memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(oom|out of)",
+            r"up|fills? up)\w*",
         ),
     ),
     strong(

@@ -190,12 +190,12 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU is slow or hardly used: it probably waits for data or for the CPU",
         meaning="One batch is computed faster than the CPU prepares the next, or the model is not on the GPU.",
         fix="print(next(model.parameters()).device) has to name cuda; then DataLoader(num_workers=8, pin_memory=True, "
-        "persistent_workers=True), larger batches, no .item() in each step. Where nvidia-smi shows about 100 %: half "
-        "precision, nvidia-smi -q -d PERFORMANCE (heat, power), and gpucheck bench matmul",
+        "persistent_workers=True), larger batches, no .item() in each step. Where the GPU is busy all the time: half "
+        "precision, its heat and power limit, and gpucheck bench matmul",
+        common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
         weak=(
-            r"\bgpu[- ]?(util\w*|usage|load)\b.{0,40}\b(0|[1-9]|[12]\d) ?%|\b(low|no|zero) gpu[- ]?(util|usage)|\bgpu"
-            r"[- ]?(util\w*|usage)( is| stays| was)?( very| too| so)? low\b|\b(train\w*|inference|generat\w+|model)\b"
-            r".{0,30}\b(slow|slower)\b.{0,40}\b(gpu|cuda|cpu)\b",
+            r"\bgpu[- ]?(util\w*|usage|load)\b.{0,40}\b([1-9]|[12]\d) ?%|\b(low|no|zero) gpu[- ]?(util|usage)|"
+            r"\b(train\w*|inference|generat\w+|model)\b.{0,30}\b(slow|slower)\b.{0,40}\b(gpu|cuda)\b",
         ),
     ),
     hint(
