@@ -56,8 +56,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",
-        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS is loaded from; else the shapes and strides of the "
-        "operands",
+        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS comes from; else shapes and strides of operands",
     ),
     of("cuda.device_assert")(
         r"cross_?entropy|nll_?loss|nllcriterion|n(?:um)?_?class|focal_loss|\blabels?\b",
@@ -171,8 +170,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.not_implemented")(
         r"_amp_\w+ not implemented for bfloat16",
-        'bf16=True in place of fp16=True (mixed_precision="bf16"), or load the model in float32: a GradScaler is for '
-        "float16 alone",
+        'bf16=True in place of fp16=True (mixed_precision="bf16"), or the model in float32: GradScaler is for float16',
         title="the gradient scaler of float16 got a model in bfloat16",
     ),
     of("tensor.dtype")(
@@ -721,10 +719,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.vllm")(
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
-        "nothing, if it is rare: the requests wait and run again. If frequent: fewer at once, vLLM --max-num-seqs "
-        "(SGLang --max-running-requests or --schedule-conservativeness 1.3), a larger cache, vLLM "
-        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter "
-        "context",
+        "nothing, if it is rare: they wait and run again. If frequent: fewer at once, vLLM --max-num-seqs (SGLang "
+        "--max-running-requests or --schedule-conservativeness 1.3), a larger cache, vLLM --gpu-memory-utilization "
+        "(SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter context",
         title="the server's cache of keys and values is full, and requests wait",
         certainty="hint",
     ),

@@ -22,8 +22,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel accessed memory outside its own",
         r"Failed to encode tensor map: 700|an illegal memory access was encountered|(CUDA_ERROR_|CUDA error: |"
         r"CUDA_SUCCESS, )ILLEGAL_ADDRESS|Address 0x[0-9a-f]+ is out of bounds|Warp Illegal Address",
-        r"\bCUDA (illegal memory access|illegal address)\b|\bInvalid __(global|shared|local)__ (read|write|atomic) of "
-        r"size",
+        r"\bCUDA (illegal memory access|illegal address)\b|\bInvalid __(global|shared|local)__ (read|write|atomic) of",
         CUDA_SAYS + r"illegal memory access",
         CUDA_SAYS + r"illegal address",
         meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug.",
@@ -208,8 +207,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\(?(in )?(CUDA|HIP)_VISIBLE_DEVICES|do you have enough GPUs\?|Less than two GPU ids were configured|"
         r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
         r"devices|to less than max local gpu count",
-        r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?\S* ?is out of( index)? range|Device index out of "
-        r"range",
+        r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?(\S* ?is )?out of( index)? range",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
         fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "

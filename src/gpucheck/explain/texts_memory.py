@@ -83,8 +83,7 @@ TEXTS: tuple[Condition, ...] = (
         "host memory (RAM) is full",
         messages.CPU_ALLOCATOR,
         meaning="A tensor on the CPU exceeds the machine's, the container's or the shell's limit (ulimit -v).",
-        fix="print the shape, it may be wrong; free -h and top show who uses RAM; gpucheck memory --device cpu shows "
-        "the limits",
+        fix="print the shape: it may be wrong; free -h, top show who uses RAM, gpucheck memory --device cpu the limits",
     ),
     strong(
         "oom.host",
@@ -223,7 +222,8 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "memory.shared",
         "GPU memory is full, and Windows uses RAM in its place (shared GPU memory), which is very slow",
-        r"\bshared (GPU|video) memory\b.{0,90}\b(fill|us|slow|full|spill|increas)\w*|\bsysmem fallback",
+        r"\bshared (GPU|video) memory\b.{0,90}\b(fill|slow|full|spill|increas)\w*|\b(uses|using|spill\w*|into) (the )?"
+        r"shared (GPU|video) memory\b|\bsysmem fallback",
         meaning="NVIDIA's driver moves memory to RAM instead of ending the program with out of memory.",
         fix="a smaller model, batch or picture, until Task Manager shows no shared GPU memory; NVIDIA Control Panel, "
         "Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback turns it off",
@@ -236,8 +236,9 @@ TEXTS: tuple[Condition, ...] = (
         "under torch.inference_mode(); print(torch.cuda.memory_allocated()) after each step shows the growth",
         common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
         weak=(
-            r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b.{0,60}\b(increas|grow|leak|creep|climb|accumulat|blows? "
-            r"up|fills? up)\w*",
+            r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\bleak|\b(increas|grow|creep|climb|accumulat|"
+            r"fill)\w*[^.]{0,40}\b(each|every|over time|until|continu|gradual|constant|step|epoch|iter|request|image)|"
+            r"\b(keep|continu|gradual|constant|steadi|slow|always)\w*( \w+)? (increas|grow|climb|ris))",
         ),
     ),
     strong(
@@ -251,8 +252,7 @@ TEXTS: tuple[Condition, ...] = (
         r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory "
         r"profiling\. .{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only "
         r"one request|is preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to "
-        r"handle .{0,20}(total|prefill) tokens|Insufficient memory to allocate KV-caches|leave no GPU memory for the "
-        r"KV cache",
+        r"handle .{0,20}(total|prefill) tokens|Insufficient memory to allocate KV-caches|leave no GPU memory for the",
         r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
         meaning="Weights and cache share vLLM's part of memory: others hold memory, or the weights leave no room.",
         fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "

@@ -228,9 +228,10 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             r"?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
-            r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+|\b(uninstall|replac|overw|downgrad)\w* "
-            r".{0,60}\btorch\b.{0,80}\bcpu\b|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* "
-            r".{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
+            r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bpytorch +\d[\d.]+ +cpu_\w+|"
+            r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b|\b(py)?torch\b.{0,40}\b(uninstall|"
+            r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}"
+            r"(select_device|_lazy_init|\bGPU\b)",
         ),
     ),
     hint(
@@ -699,7 +700,7 @@ TEXTS: tuple[Condition, ...] = (
         "power.heat",
         "the GPU is at its temperature limit, and slows down or stops the program",
         r"Driver temperature threshold met on GPU|Temperature limit on GPU #?\d+ reached",
-        r"(SW|HW) Thermal Slowdown ?: ?Active|\bGPU\b.{0,60}\bthermal(ly)? throttl\w*",
+        r"(SW|HW) Thermal Slowdown ?: ?Active|\bGPU\b.{0,60}\b(is|was|be|gets?) thermal(ly)?[ -]throttl\w*",
         meaning="At about 83 to 95 °C the driver lowers the clocks. No setting of the program causes it.",
         fix="sudo nvidia-smi -pl WATTS (about 70 % of the limit), clean fans, more air (a laptop: a stand); "
         "nvidia-smi -q -d TEMPERATURE,PERFORMANCE shows the limit and what slows it",
