@@ -54,6 +54,12 @@ ADVICE: tuple[Advice, ...] = (
         "and optimizer state is on the GPU that saved them, often GPU 0 for every rank",
         title="GPU memory is full while a checkpoint is loaded",
     ),
+    of("build.isolation")(
+        r"python setup\.py egg_info did not run",
+        "activate the environment that has torch (conda activate NAME), or install torch into this one; then again",
+        title="setup.py of a package needs torch, which this Python does not have",
+        meaning="pip builds a package that has only a setup.py in the environment itself, where torch is missing.",
+    ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",
         "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS comes from; else shapes and strides of operands",
@@ -96,9 +102,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuinit.999")(
         r"(?:\bin |_|\.)(?:step|backward)\b|\bepoch\b|\bsteps:|it/s\b",
-        "sudo dmesg | grep -i -e xid -e nvrm of that moment first: Xid 79 or a reset is the GPU, its power or its "
-        "heat (no overclocking, sudo nvidia-smi -pl WATTS lower); without an entry a newer driver, and "
-        "CUDA_LAUNCH_BLOCKING=1",
+        "sudo dmesg | grep -i -e xid -e nvrm of that moment: Xid 79 or a reset is the GPU, its power or heat (no "
+        "overclocking, sudo nvidia-smi -pl WATTS lower); else a newer driver, and CUDA_LAUNCH_BLOCKING=1",
         title="CUDA failed in the middle of the work and gives no reason: probably the driver or the GPU was lost",
     ),
     of("loader.exited")(
@@ -122,9 +127,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nccl.unhandled_system")(
         r"(?:connect to|connect) [^\n]{0,60}(?:failed|refused|timed? ?out)",
-        "the address in the message has to be of the network that joins the machines (172.17.… is Docker's): "
-        "NCCL_SOCKET_IFNAME=NAME of it on all nodes (ip -brief address). Refused: that rank ended, its log first; "
-        "timed out: a firewall",
+        "the message's address has to be in the machines' network (172.17.… is Docker's): NCCL_SOCKET_IFNAME=NAME of "
+        "it on all nodes (ip -brief address). Refused: that rank ended, its log first; timed out: a firewall",
         title="NCCL does not reach another rank's address",
     ),
     of("dist.child")(
@@ -688,8 +692,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
-        "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=N or --main-gpu N whether one of several GPUs is; "
-        "sudo dmesg | grep -i xid",
+        "whether the GPU's code is at fault, --main-gpu N whether one of the GPUs is; sudo dmesg | grep -i xid",
     ),
     of("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn.")(
         "ui",

@@ -229,7 +229,7 @@ def untried(then: str, facts: Facts) -> str:
         part
         for part in re.split(r"(?<=;) (?!print\(|torch\.|[^()]*\))|(?<=\.) (?=[A-Z])", then)
         if not any(
-            re.match(_STEPS.get(name, rf".*\b{name}="), part, re.IGNORECASE)
+            re.match(_STEPS.get(name, rf".*\b{name}=(?!false\b)"), part, re.IGNORECASE)
             for name in facts.tried | facts.names & set(_STEPS)
         )
     ]

@@ -209,9 +209,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
         meaning="A child of it still runs (DataLoader, a rank, a notebook's kernel), or another container's process, "
         "which nvidia-smi does not list.",
-        fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie's parent and children: "
-        "ps -ef --forest), or docker stop NAME; where none is left, with nothing running: sudo nvidia-smi --gpu-reset "
-        "-i INDEX, or reboot",
+        fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
+        "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
         common=(
             r"zombie process.{0,120}(GPU|CUDA|memory)|(GPU|CUDA|video) ?(memory|RAM) .{0,40}\bnot (been |being |get "
             r")?(fully |properly )?(releas|freed|clear)\w*.{0,60}\b(after|even|when)\b.{0,40}\b(kill|stop|end|exit|"

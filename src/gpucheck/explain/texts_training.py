@@ -182,8 +182,7 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"invalid value encountered in cast.{0,40}(x_sample|images?\b)",),
         weak=(
             r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
-            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\b(all |completely |only )?black "
-            r"(images?|pictures?)\b",
+            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b",
         ),
     ),
     hint(
@@ -196,8 +195,8 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
         weak=(
             r"\bgpu[- ]?(util\w*|usage|load)\b.{0,40}\b([1-9]|[12]\d) ?%|\b(low|no|zero) gpu[- ]?(util|usage)|"
-            r"\b(train\w*|inference|generat\w+|model)\b.{0,30}\b(slow|slower) (on|with|using|even|though|despite)\b"
-            r"[^.]{0,25}\b(gpu|cuda)\b",
+            r"\b(train\w*|inference|generat\w+|model)\b.{0,30}\b(slow|slower) (on|with|using) [^.]{0,25}\b(gpu|"
+            r"cuda)\b",
         ),
     ),
     hint(
