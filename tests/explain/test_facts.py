@@ -186,6 +186,7 @@ cuinit.100|dpkg -l|inside WSL2 torch//RuntimeError: No CUDA GPUs are available
 oom.mps|=0.0|I want PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0//MPS backend out of memory (MPS allocated: 6, max allowed: 9
 power.loss|-pl|Training crashes my computer: black screen, then a restart. RTX 3080
 cuda.capability|cu130|It does not work on my RTX 5090
+cuinit.100|--gpus all|docker compose//RuntimeError: No CUDA GPUs are available//NVIDIA-SMI 580.8 Driver Version: 580.8
 build.isolation|activate|python setup.py egg_info did not run.//ModuleNotFoundError: No module named 'torch'
 dist.ready_twice|=False|I use find_unused_parameters=True//Expected to mark a variable ready only once
 cuda.capability|tf2-py3|TensorFlow was not built with CUDA kernel binaries compatible with compute capability 12.0a

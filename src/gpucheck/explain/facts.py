@@ -270,9 +270,9 @@ _TORCHS = frozenset(
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|"
-        r"\b(in|on|inside|under|using|used) wsl2?\b|\bwsl2? (ubuntu|terminal|environment|instance|machine)\b|"
+        r"\b(?:in|on|inside|under|using|used) wsl2?\b|\bwsl2? (?:ubuntu|terminal|environment|instance)\b|"
         # Inside WSL nvidia-smi's own version differs from the driver's, which is Windows's.
-        r"\bnvidia-smi (\d+\.\d+)\S* +driver version: (?!\2)\d|"
+        r"\bnvidia-smi (\d+\.\d+)\S* +driver version: (?!\1)\d|"
         r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(

@@ -282,7 +282,7 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
         logged=True,
         weak=(
-            r"\bcuda\.is_available\b\W{0,12}((is|was|as|returns?|returned|always|still|gives?) ?\W{0,4}){0,3}False",
+            r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?) ?\W{0,4}){0,3}False",
             r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
             r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
             r"\bgpus?\b(?! available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b",
@@ -719,7 +719,7 @@ TEXTS: tuple[Condition, ...] = (
         "tensorflow.no_gpu",
         "TensorFlow finds no GPU: usually its CUDA libraries are missing or not found",
         r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}(Out\W?\d*\W{0,4})?\[ ?\]",
-        r"Num GPUs Available: +0\b",
+        r"Num GPUs Available: +0\b|appears to be a GPU, but CUDA is not enabled",
         meaning="pip's tensorflow needs CUDA's packages beside it; since 2.11 it has no GPU support in Windows.",
         fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
         "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
