@@ -179,8 +179,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.dtype")(
         r"result type \w+ can.?t be cast",
-        "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, YOLOv7: the newest "
-        "sources, whose utils/loss.py has it)",
+        "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, 7: their newest)",
         title="an in-place operation would lose its result's data type",
     ),
     of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
@@ -204,8 +203,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("dist.port")(
         r"(?:chang|tried|set|export)\w*[^.\n]{0,60}\bmaster_port\b[\s\S]{0,160}\b(?:same|still|no effect|again|anyway)",
-        "grep PORT -rn . in the program's folder: it sets the port itself, change it there; sudo ss -ltnp | grep PORT "
-        "shows the holder, another user's too",
+        "grep -rn PORT . in its folder: it sets the port itself; sudo ss -ltnp | grep PORT shows the holder",
         title="the port of the rendezvous is taken, and the program does not read MASTER_PORT",
         certainty="strong",
     ),
@@ -244,8 +242,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.placed")(
         r"in from_pretrained\b[\s\S]*in dispatch_model\b",
-        "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these releases "
-        "do not fit each other",
+        "pip install -U transformers accelerate bitsandbytes: these releases do not fit each other",
     ),
     of("oom.cuda", "oom.hip")(
         lambda facts: "server" in facts.names and facts.holds(r"--speculative|speculative_config"),
@@ -480,8 +477,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.timeout", "cuda.peer")(
         r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
         r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
-        "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
-        "P2P again: gpucheck bench collective",
+        "NCCL_P2P_DISABLE=1 goes on without P2P; IOMMU and ACS off (gpucheck doctor shows both), gpucheck bench collective",
         title="transfers between the GPUs (P2P) hang or fail",
     ),
     of("tensor.backend")(
@@ -698,8 +694,7 @@ ADVICE: tuple[Advice, ...] = (
         "ui",
         "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-pinned-memory, "
         "--disable-cuda-malloc and --use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: "
-        "--opt-sub-quad-attention, no --xformers); then the newest driver, and update the program and the node that "
-        "the traceback names last",
+        "--opt-sub-quad-attention, no --xformers); then the newest driver, program and node (the traceback's last)",
     ),
     of("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized")(
         lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},

@@ -183,9 +183,8 @@ TEXTS: tuple[Condition, ...] = (
         "oneDNN could not set up an operation",
         messages.ONEDNN,
         meaning="On the CPU usually RAM is full; on Intel's GPUs the integrated one was taken in place of the Arc.",
-        fix="with an Arc GPU ONEAPI_DEVICE_SELECTOR=level_zero:N, its number in sycl-ls (or no integrated graphics, in "
-        "the Device Manager); on the CPU a batch of 1: if that works it was memory, and gpucheck find-batch-size "
-        "--device cpu finds what fits",
+        fix="with an Arc GPU ONEAPI_DEVICE_SELECTOR=level_zero:N, its number in sycl-ls (or disable the integrated "
+        "one); on the CPU a batch of 1: where it works, gpucheck find-batch-size --device cpu finds what fits",
     ),
     hint(
         "oom.handles",
@@ -207,8 +206,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.held",
         "GPU memory is still held after its program ended",
         r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
-        meaning="A child of it still runs (DataLoader, a rank, a notebook's kernel), or another container's process, "
-        "which nvidia-smi does not list.",
+        meaning="A child of it still runs (DataLoader, a rank, a notebook), or a container's process, unseen in nvidia-smi.",
         fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
         "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
         common=(

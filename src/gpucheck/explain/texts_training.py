@@ -204,8 +204,7 @@ TEXTS: tuple[Condition, ...] = (
         "a matrix could not be decomposed: it holds NaN, or is singular or not positive definite",
         r"\b_?LinAlgError: (linalg\.)?(svd|eigh?|cholesky|inv|solve|lstsq)\w*\b.{0,200}(converge|singular|positive)",
         meaning="Usually the training diverged before, or float32 (TF32) is too narrow for this matrix.",
-        fix="torch.isfinite(a).all() before the call: where it fails, a lower learning rate; else a.double(), or a + "
-        "1e-6 * torch.eye(n)",
+        fix="where torch.isfinite(a).all() fails: a lower learning rate; else a.double(), or a + 1e-6 * torch.eye(n)",
         follows=("xid.", "oom."),
     ),
 )
