@@ -30,11 +30,17 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: f"{install_torch(facts)}; a program with its own torch: its release before, or for cu126",
         title="no GPU is used: probably this torch has no code for a GPU as old as this one",
     ),
+    of("torch.no_acc")(
+        r"is_available\b[^\n]{0,60}\btrue\b",
+        'the program\'s option for its device (--device cuda), or in its code model.to("cuda") and x.to("cuda") of '
+        'every input; Task Manager shows this load under "Cuda" only, not "3D"',
+        title="torch sees the GPU, and the program does not use it: it was not told to, or moves nothing there",
+        meaning="Driver and torch's build are right where torch.cuda.is_available() is True.",
+    ),
     *advice_setup.ADVICE,
     of("oom.cuda")(
         r"tvmerror|\bmlc[-_ ]llm|prefill-chunk-size",
-        "a larger gpu_memory_utilization (0.95, where MLC takes 0.85), or a smaller --prefill-chunk-size in mlc_llm "
-        "gen_config; then a model in fewer bits, or --tensor-parallel-shards N",
+        "gpu_memory_utilization 0.95 (MLC takes 0.85), or gen_config's smaller --prefill-chunk-size; then fewer bits",
         title="weights and temporary buffer exceed the part of GPU memory that MLC may use",
     ),
     of("process.killed")(
@@ -50,8 +56,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda")(
         r"torch\.load\(|in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
-        'torch.load(path, map_location="cpu"), then load_state_dict and del of it: without it a second copy of weights '
-        "and optimizer state is on the GPU that saved them, often GPU 0 for every rank",
+        'torch.load(path, map_location="cpu"), load_state_dict, then del: else a second copy is on the GPU that saved',
         title="GPU memory is full while a checkpoint is loaded",
     ),
     of("build.isolation")(
@@ -477,7 +482,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.timeout", "cuda.peer")(
         r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
         r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
-        "NCCL_P2P_DISABLE=1 goes on without P2P; IOMMU and ACS off (gpucheck doctor shows both), gpucheck bench collective",
+        "NCCL_P2P_DISABLE=1 goes on without P2P; IOMMU and ACS off (gpucheck doctor shows both), then gpucheck bench",
         title="transfers between the GPUs (P2P) hang or fail",
     ),
     of("tensor.backend")(

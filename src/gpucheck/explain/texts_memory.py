@@ -29,8 +29,9 @@ TEXTS: tuple[Condition, ...] = (
         r"allocate(?!.{0,200}not a failure)",
         r"HAMI-core ERROR.{0,80}\bOOM \d|Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: "
         r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
-        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is "
-        r"full|memory full)\b|\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
+        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of "
+        r"memory|memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
+        r"RayTaskError\(OutOfMemoryError\)",
         CUDA_SAYS + r"out of memory",
         r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
         r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
@@ -206,7 +207,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.held",
         "GPU memory is still held after its program ended",
         r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
-        meaning="A child of it still runs (DataLoader, a rank, a notebook), or a container's process, unseen in nvidia-smi.",
+        meaning="A child of it still runs (DataLoader, a rank, a notebook), or a container's, which nvidia-smi hides.",
         fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
         "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
         common=(

@@ -284,6 +284,7 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?) ?\W{0,4}){0,3}False",
             r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
+            r"\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b",
             r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
             r"\bgpus?\b(?! available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b",
             r"\b(can'?t|cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) "
