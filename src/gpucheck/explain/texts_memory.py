@@ -234,9 +234,10 @@ TEXTS: tuple[Condition, ...] = (
         "under torch.inference_mode(); print(torch.cuda.memory_allocated()) after each step shows the growth",
         common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
         weak=(
-            r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\bleak|\b(increas|grow|creep|climb|accumulat|"
-            r"fill)\w*[^.]{0,40}\b(each|every|over time|until|continu|gradual|constant|step|epoch|iter|request|image)|"
-            r"\b(keep|continu|gradual|constant|steadi|slow|always)\w*( \w+)? (increas|grow|climb|ris))",
+            r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\b(increas|grow|creep|climb|accumulat|fill)\w*"
+            r"[^.]{0,40}\b(each|every|over time|until|continu|constant|step|epoch|iter|request|image)|\b(keep|continu|"
+            r"constant|slow|always|is)\w*( \w+)? (adding up|(increas|grow|climb|ris)\w*)|\bnot (released|freed) "
+            r"after (every|each|infer))|\b(gpu|cuda|vram)\b[^.]{0,60}\bleak|\bleak\w* [^.]{0,40}\b(gpu|vram)\b",
         ),
     ),
     strong(

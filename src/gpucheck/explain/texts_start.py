@@ -334,7 +334,8 @@ TEXTS: tuple[Condition, ...] = (
         "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
         "kernel (sudo dkms autoinstall, then reboot); where lsmod | grep nouveau shows that one, blacklist it",
         follows=("kernel.", "nvml.mismatch", "container."),
-        common=(r"\bDriver Not Loaded\b", r"ERROR_DRIVER_NOT_LOADED"),
+        common=(r"\bDriver Not Loaded\b|\bnvidia drivers? (is|are) not loaded", r"ERROR_DRIVER_NOT_LOADED"),
+        weak=(r"\bnvidia-smi\b.{0,4} (cannot|can'?t|could ?n.?t|can not) communicate with",),
     ),
     strong(
         "nvml.no_library",

@@ -194,9 +194,9 @@ TEXTS: tuple[Condition, ...] = (
         "precision, its heat and power limit, and gpucheck bench matmul",
         common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
         weak=(
-            r"\bgpu[- ]?(util\w*|usage|load)\b.{0,40}\b([1-9]|[12]\d) ?%|\b(low|no|zero) gpu[- ]?(util|usage)|"
-            r"\b(train\w*|inference|generat\w+|model)\b.{0,30}\b(slow|slower) (on|with|using) [^.]{0,25}\b(gpu|"
-            r"cuda)\b",
+            r"\b(util\w* of (the )?gpu|gpu[- ]?(util\w*|usage|load)|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(low|no|"
+            r"zero) gpu[- ]?(util|usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) "
+            r"[^.]{0,25}\b(gpu|cuda)\b|.{0,30}\bthe gpu is\b)",
         ),
     ),
     hint(
