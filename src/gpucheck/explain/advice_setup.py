@@ -15,7 +15,7 @@ _CUDAS = (
 )
 # The HSA_OVERRIDE_GFX_VERSION for the other GPUs of an AMD family, by the beginning of its gfx numbers.
 _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
-# Reasons why xFormers does not take an operator.
+# Patterns of the reasons that xFormers gives for rejecting an operator.
 _NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
 _SHAPE = r"max\(query\.shape|dtype=torch"
 

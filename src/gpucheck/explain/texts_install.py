@@ -21,18 +21,19 @@ _CAUSE = {
 }
 
 
-# An Xid as people and monitoring tools write it. Words around it tell it from other numbers, so the whole phrase must
-# match.
+# An Xid as people and monitoring tools write it. The words around the number distinguish it from other numbers, so the
+# whole phrase must match.
 _BEFORE = r"\bXid(s|_errors?| errors?)? ?(\((PCI:)?[0-9a-f:.]+\)|error|code|number|err|detected|is|was)?[:=]? ?#?"
 _IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)s?\b"
-# Databases and networks have xids too. This one counts if the text is about a GPU, or consists of it alone.
+# Databases and networks have xids too. This pattern matches only a text that consists of an Xid alone. In other texts
+# an Xid is a `common` pattern, which counts only if the text mentions GPUs, torch or training.
 _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 # An Xid in the kernel's log. It is also recognised if a terminal broke a line inside it, because the comma marks the
 # end.
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
-# The driver's own wording of an Xid, before its line or instead of it.
+# The driver's own words for an Xid, which the log has before the Xid's line or instead of it.
 _OTHER_WORDS = {
     119: (r"(?<!Xid \d{3} )GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")
 }
@@ -175,7 +176,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         common=(r"--no-build-isolation",),
-        # Without a toolkit setup.py fails in the same line, with torch at hand.
+        # Without a CUDA toolkit, setup.py fails at the same line although torch can be imported.
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
         r"nvcc was not found",
     ),
@@ -370,7 +371,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="find / -name 'HEADER' 2>/dev/null: its folder in CPATH; else the package that has it (apt-file search "
         "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
         common=(
-            # CUDA's and Python's have their own texts.
+            # Headers of CUDA and of Python have their own texts.
             r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
             r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),

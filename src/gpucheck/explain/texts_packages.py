@@ -18,7 +18,7 @@ _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "impo
 
 # Words that attribute a Python error to torch.
 _TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
-# Errors that may cause such a package's message, if both are in the same text.
+# Errors that may be the cause of a message of vLLM, SGLang or DeepEP, if both are in the same text.
 _BELOW = (
     *("oom.", "cuda.", "cuinit.", "nvml.", "import.", "compile.", "nccl.", "dist.", "quant.", "attention.", "amp."),
     *("mask.", "torch.", "cudnn.", "cublas.", "shm.", "build.", "nvcc.", "tensor.", "assert.", "process.", "crash."),
