@@ -200,6 +200,9 @@ class Runner:
             return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
+        if answer["retries_always"]:
+            why = "the allocator emptied its cache in each of the last three steps"
+            return replace(result, outcome="over-budget", reason=why)
         if (retries := result.allocation_retries) > 0:
             why = f"runs, but the allocator emptied its cache {retries}× in {len(result.steps_s)} steps"
             return replace(result, reason=why)
