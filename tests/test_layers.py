@@ -54,7 +54,7 @@ LAYERS = {
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
     ".": (13, 1053),
-    "batch_size": (10, 1847),
+    "batch_size": (10, 1856),
     "bench": (31, 4164),
     "cards": (5, 835),
     "cli": (14, 1510),
