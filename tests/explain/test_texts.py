@@ -401,9 +401,9 @@ def test_other_vendors_are_not_sent_to_nvidias_tools() -> None:
     ("pasted", "error", "advice"),
     [
         (
-            "building\nERROR: No supported gcc/g++ host compiler found.\n  Use 'nvcc -ccbin <compiler>' to specify one.\n",
+            "building\nERROR: No supported gcc/g++ host compiler found.\n  Use 'nvcc -ccbin X' to specify one.\n",
             "ERROR: No supported gcc/g++ host compiler found.",
-            "Use 'nvcc -ccbin <compiler>' to specify one",
+            "Use 'nvcc -ccbin X' to specify one",
         ),
         (
             "KeyError: 'a'\nValueError: no split. Please use disable_it=True.",
