@@ -68,7 +68,7 @@ SIZES = {
     "memory": (4, 212),
     "program": (33, 6890),
     "render": (18, 2099),
-    "report": (16, 1553),
+    "report": (16, 1555),
     "smoke": (6, 551),
     "stress": (6, 925),
     "work": (7, 978),
