@@ -372,6 +372,8 @@ xpu.none|OpenCL|RuntimeError: Device with "GPU" name is not registered in the Op
 vulkan.lost|NODES_PER_SUBMIT|ggml_vulkan: vk::Queue::submit: ErrorDeviceLost
 crash.segfault|os._exit|faster-whisper on CUDA//Process finished with exit code -1073740791 (0xC0000409)
 import.library|numba-cuda|NvvmSupportError: libNVVM cannot be found. Do `conda install cudatoolkit`:
+graphics.context|vulkaninfo|[gpu.foundation.plugin] vkCreateInstance failed. Vulkan 1.1 is not available
+import.extension|from its sources|torch: 'NoneType' object has no attribute 'fully_fused_projection_fwd'
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 

@@ -330,6 +330,13 @@ ADVICE: tuple[Advice, ...] = (
         "unified memory (pciPassthru0.cfg.enable_uvm=1); else the program's other backend (lmdeploy --backend pytorch)",
         title="the GPU does not support this operation: probably a virtual one (vGPU)",
     ),
+    of("graphics.context")(
+        r"vkcreateinstance|vkresult|gpu\.foundation|isaac",
+        "vulkaninfo --summary has to list NVIDIA's GPU: on the host the driver that its release notes name, with "
+        "libvulkan1 and libnvidia-gl-NNN; in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in "
+        "/usr/share/vulkan/icd.d or /etc/vulkan/icd.d",
+        title="Vulkan finds no GPU that the program can use",
+    ),
     of("crash.segfault")(
         r"faster.?whisper|ctranslate2|whisperx",
         "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first); if it crashes after the "

@@ -701,10 +701,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Cannot convert a MPS Tensor to float64|MPS framework doesn'?t support float64",
         r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
         r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
-        r"BFloat16 is not supported on MPS",
+        r"BFloat16 is not supported on MPS|does not support input type \W?\w+\W? in (the )?MPS backend",
         r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
         r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
-        r"does not support input type \W?\w+\W? in (the )?MPS backend",
         meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
         "some operations. NumPy's arrays are float64 unless made otherwise.",
         fix="x.float() before .to('mps') for float64 (NumPy: a.astype('float32')); else the CPU for what needs it",

@@ -134,7 +134,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
-            r"non-zero exit status 322122(5477|6505)|\(0xC0000(005|409)(?!\w)",
+            r"\(0xC0000(005|409)(?!\w)",
+        r"(status|code) 322122(5477|6505)",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -398,20 +399,18 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
-        r"nvlink (error|fatal) *:",
+        r"nvlink (error|fatal) *:|RuntimeError: Error building extension|Error compiling objects for extension",
         r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
         r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
-        r"Ninja build failed|NVCC compilation failed",
+        r"Ninja build failed|NVCC compilation failed|\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
         r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
         r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
-        r"RuntimeError: Error building extension|Error compiling objects for extension",
         r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
         r"Compiling the CUDA compiler identification",
-        r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
         r"Error compiling the CUDA|Error in building the CUDA",
-        r"Unable to JIT load the \w+ op due to it not being compatible",
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
+        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
+        r"Unable to JIT load the \w+ op due to it not being compatible",
         r"(Failed to build|Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|"
         r"simple.knn|nvdiffrast|xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
@@ -428,6 +427,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
+        r"no attribute \W?\w+_[fb]wd\b",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
@@ -517,7 +517,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cutlass.arch",
         "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
-        r"\bkernel does not support (the )?current device|\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
+        r"\bkernel does not support (the )?current device|\bUnsupported (SM (version|arch)|arch: ?\d|architecture \()",
         r"\bno GPU with the required compute capability",
         r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
         r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
@@ -620,8 +620,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
         r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
-        r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
         r"ggml_vulkan: No devices found",
+        r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
@@ -641,9 +641,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.torchcodec",
         "torchcodec finds no FFmpeg that it can use, or was built for another torch",
-        r"libtorchcodec loading traceback",
+        r"libtorchcodec loading traceback|Could not load libtorchcodec|libtorchcodec\w*\.so",
         r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
-        r"Could not load libtorchcodec|libtorchcodec\w*\.so",
         meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); the torchcodec that belongs to this torch: 0.7 for torch 2.8, 0.9 for 2.9, its README lists them",

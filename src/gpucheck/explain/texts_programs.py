@@ -12,7 +12,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Version tag does not match|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
         r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|incompatible serialization version",
-        r"Failed to deserialize cuda engine|Engine deserialization failed|and expected size of serialized engine",
+        r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf",
         meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and the kind of GPU it was built on.",
         fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
         "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
