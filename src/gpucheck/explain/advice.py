@@ -345,8 +345,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.segfault")(
         r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
-        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended; "
-        "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",
+        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended "
+        "(llama.cpp, KoboldCpp: fewer layers on the GPU, a newer driver, another backend); then python -X faulthandler "
+        "… names the line: reinstall the package it names, made for this torch",
         title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
     ),
     of("tensor.not_implemented")(

@@ -434,7 +434,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a package wants torch's CUDA half, which this torch does not have",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
-        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|cuda_path is set but|"
+        r"cudaexecutionprovider.{0,60}not (?:in )?avai|execution-providers?: inv|cuda_path is set but|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"

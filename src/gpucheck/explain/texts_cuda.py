@@ -356,6 +356,7 @@ TEXTS: tuple[Condition, ...] = (
         "the driver is too old to compile this PTX",
         r"the provided PTX was compiled with an unsupported toolchain",
         r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|PTX JIT compilation failed",
+        r"(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
         meaning="Code compiled at run time (Triton, NVRTC) is of a newer CUDA than the driver's (same major version).",
         fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
     ),
@@ -482,6 +483,7 @@ TEXTS: tuple[Condition, ...] = (
         r"supported)|Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|"
         r"Cooperative launch requested but not supported",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+        r"Capability [\d.]+\) or newer arch",
         meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",

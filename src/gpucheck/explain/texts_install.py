@@ -124,7 +124,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
         r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
-        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
+        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
         r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
         r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
@@ -133,6 +133,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
         r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        r"execution-provider\w*: invalid choice",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",

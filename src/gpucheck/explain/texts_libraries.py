@@ -601,7 +601,7 @@ TEXTS: tuple[Condition, ...] = (
         "a tensor without data was used",
         r"Cannot copy out of meta tensor; no data|Tensor\.item\(\) cannot be called on meta tensors",
         r"is on the meta device, we need a `?value`?|`?from_pretrained`? with a meta device context manager",
-        r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device",
+        r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device|not on the expected device meta",
         meaning="A part made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) got no weights.",
         fix="model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
     ),

@@ -42,6 +42,7 @@ TEXTS: tuple[Condition, ...] = (
         "shared memory for a tensor could not be created",
         r"unable to open (file|shared memory object) </?torch_|unable to (mmap|resize|allocate) .{0,40}(shared memory|"
         r"file </?torch)|unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
+        r"initialize shared memory key",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -131,11 +132,12 @@ TEXTS: tuple[Condition, ...] = (
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
             r"\bsegmentation faults? (result|error)s?\b",
-            r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
+            r"Process finished with exit code -10737(41819|40791)",
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
             r"\(0xC0000(005|409)(?!\w)",
         r"(status|code) 322122(5477|6505)",
+        r"exception: access violation",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -528,7 +530,7 @@ TEXTS: tuple[Condition, ...] = (
         r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
         r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
         r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-        r"expects arch to be one of|cutlass cannot implement",
+        r"expects arch to be one of|cutlass cannot (implement|initialize)",
         r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
         r"RuntimeError: Error Internal\b",
         r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
@@ -581,7 +583,7 @@ TEXTS: tuple[Condition, ...] = (
         "llamacpp.cpu_build",
         "llama.cpp, or llama-cpp-python, was probably built without CUDA",
         r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
-        r"offload support",
+        r"offload support|whisper_backend_init\w*: no GPU",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b",
         r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
