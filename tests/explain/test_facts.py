@@ -374,6 +374,11 @@ crash.segfault|os._exit|faster-whisper on CUDA//Process finished with exit code 
 import.library|numba-cuda|NvvmSupportError: libNVVM cannot be found. Do `conda install cudatoolkit`:
 graphics.context|vulkaninfo|[gpu.foundation.plugin] vkCreateInstance failed. Vulkan 1.1 is not available
 import.extension|from its sources|torch: 'NoneType' object has no attribute 'fully_fused_projection_fwd'
+cuda.no_kernel|turing-N|Runtime compute cap 70 is not compatible with compile time compute cap 80
+import.symbol|data.dgl.ai|FileNotFoundError: Cannot find DGL C++ graphbolt library at libgraphbolt_pytorch_2.5.1.so
+crash.segfault|this GPU|Loading best.engine for TensorRT inference...//Segmentation fault (core dumped)
+cuda.ptx|nvidia-smi|UserWarning: CUDA Toolkit is newer than CUDA driver. Numba features will not work
+shm.open|--shm-size|torch: Unable to initialize shared memory key '/gpt2_0_CPU_0' to requested size
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 

@@ -338,6 +338,11 @@ ADVICE: tuple[Advice, ...] = (
         title="Vulkan finds no GPU that the program can use",
     ),
     of("crash.segfault")(
+        r"loaded engine size|\.engine for tensorrt",
+        "build the engine again on this GPU with the TensorRT that loads it (pip list | grep -i tensorrt)",
+        title="the process crashed as it loaded a TensorRT engine: probably one of another TensorRT or GPU",
+    ),
+    of("crash.segfault")(
         r"faster.?whisper|ctranslate2|whisperx",
         "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first); if it crashes after the "
         "text, keep the model until the end and leave by os._exit(0)",

@@ -452,6 +452,12 @@ ADVICE: tuple[Advice, ...] = (
         "cuda-nvrtc cuda-version=12, or CUDA_HOME with a toolkit; python -m numba -s then shows what it finds",
         title="Numba does not find CUDA's compiler library (NVVM)",
     ),
+    of("import.symbol", "import.torch_too")(
+        r"graphbolt|dgl_sparse|import dgl\b",
+        "pip uninstall -y dgl torchdata, then torch 2.4.0 and its torchvision (the last to fit), torchdata==0.8.0 and "
+        "pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/repo.html",
+        title="DGL has no library for the torch in place",
+    ),
     of("import.symbol")(
         r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
@@ -481,6 +487,12 @@ ADVICE: tuple[Advice, ...] = (
         "CUDA toolkit 12.8 or newer in CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer; without a "
         "build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
         title="the CUDA toolkit in use is older than the package's sources expect",
+    ),
+    of("cuda.no_kernel")(
+        r"compile time compute cap",
+        "Text Embeddings Inference has an image for each: turing-N (compute capability 7.5), N (8.0), 86-N, 89-N, "
+        "hopper-N (9.0), 100-N and 120-N (Blackwell), N its release; for GPUs before Turing cpu-N",
+        title="this image is built for another GPU's architecture",
     ),
     of("cuda.no_kernel")(
         r"onnxruntime",

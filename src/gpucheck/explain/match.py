@@ -384,7 +384,7 @@ _OURS = re.compile(
     r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
     r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
     r"onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|geforce|radeon)\b|"
-    r"\bisaac\w*|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+    r"\bisaac\w*|\btensorrt|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.
 _GOES_ON = re.compile(

@@ -132,7 +132,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel has no code for this GPU's architecture",
         CUDA_SAYS + r"invalid device function",
         r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
-        r"Unknown compute capability\. (Specify|Ensure)",
+        r"Unknown compute capability\. (Specify|Ensure)|is not compatible with compile time compute cap",
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
         "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,

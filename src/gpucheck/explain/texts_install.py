@@ -83,7 +83,7 @@ TEXTS: tuple[Condition, ...] = (
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
-        r"PyTorch and torch_\w+ were compiled with different CUDA",
+        r"PyTorch and torch_\w+ were compiled with different CUDA|Cannot (find|load) (DGL C\+\+|Graphbolt)",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
         r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",

@@ -476,12 +476,11 @@ TEXTS: tuple[Condition, ...] = (
         "pip.conflict",
         "two packages ask for different versions of torch",
         r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
-        r"xformers|cuda-toolkit|nvidia-\w+)\b",
+        r"xformers|cuda-toolkit|nvidia-\w+)\b|(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
         r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
         r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
         r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
-        r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         meaning="pip finds no version that fits both, or installed one although another package needs a different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package after it, at a release made for that torch; python --version has to be one with wheels",
@@ -518,7 +517,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "cutlass.arch",
-        "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
+        "a kernel library (CUTLASS, FlashInfer, TurboMind) has no kernel for this GPU",
         r"\bkernel does not support (the )?current device|\bUnsupported (SM (version|arch)|arch: ?\d|architecture \()",
         r"\bno GPU with the required compute capability",
         r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
@@ -530,7 +529,7 @@ TEXTS: tuple[Condition, ...] = (
         r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
         r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
         r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-        r"expects arch to be one of|cutlass cannot (implement|initialize)",
+        r"expects arch to be one of|cutlass cannot (implement|initialize)|No \w+ kernel found:|not implemented: dtype=",
         r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
         r"RuntimeError: Error Internal\b",
         r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",

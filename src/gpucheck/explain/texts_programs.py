@@ -77,8 +77,8 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "comfyui.ended",
-        "ComfyUI ended without a message: probably RAM and the paging file were full",
-        r"(got prompt|Requested to load|loaded (completely|partially)).{0,3000}>pause ?(Press any|请按任意键)",
+        "ComfyUI (or Fooocus) ended without a message: probably RAM and the paging file were full",
+        r"(got prompt|Requested to load|loaded (complete|partial)|torch attention).{0,3000}>pause ?(Press|请按任意键)",
         meaning="Windows ends a program whose memory it cannot provide, often while a model is loaded.",
         fix="a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more on an SSD), then "
         "--disable-pinned-memory, --cache-none, or a smaller model (GGUF, fp8); Task Manager shows RAM while it loads",
