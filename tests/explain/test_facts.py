@@ -379,6 +379,7 @@ import.symbol|data.dgl.ai|FileNotFoundError: Cannot find DGL C++ graphbolt libra
 crash.segfault|this GPU|Loading best.engine for TensorRT inference...//Segmentation fault (core dumped)
 cuda.ptx|nvidia-smi|UserWarning: CUDA Toolkit is newer than CUDA driver. Numba features will not work
 shm.open|--shm-size|torch: Unable to initialize shared memory key '/gpt2_0_CPU_0' to requested size
+attention.kernel|-ctk f16|ggml: tensor (cache_k_l0) in a buffer (Vulkan0) that cannot run the operation (CPY)
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 

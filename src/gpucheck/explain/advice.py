@@ -362,9 +362,9 @@ ADVICE: tuple[Advice, ...] = (
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
     ),
     of("attention.kernel")(
-        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
+        r"unsupported kv type combination|ggml_cuda_fa_all_quants|operation \(cpy",
         "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
-        title="llama.cpp was built without the attention kernels for this type of cache",
+        title="llama.cpp's backend has no code, or was built without it, for this type of cache",
     ),
     of("cusolver.failed")(
         r"cusolver_status_invalid_value",

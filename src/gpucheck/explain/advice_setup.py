@@ -508,7 +508,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.no_kernel")(
         r"tinycudann|tcnn_cuda|tiny-cuda-nn",
-        "TCNN_CUDA_ARCHITECTURES=86 (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
+        "TCNN_CUDA_ARCHITECTURES=NN (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
         "which needs --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
         title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
     ),

@@ -113,7 +113,7 @@ TEXTS: tuple[Condition, ...] = (
         "assert.library",
         "a check in a library's own code failed",
         r"\.(cpp|cc|cuh?|hpp|h|inl):\d+:? (?!.{0,200}(thread: ?\[|INTERNAL)).{0,160}Assertion .{1,160} failed",
-        r"Assertion (error|failed)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
+        r"Assertion (error|fail(ed)?)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
         r"Assertion failed: .{1,160}, file .{1,160}, line \d+",
         meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
         fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "

@@ -739,6 +739,7 @@ TEXTS: tuple[Condition, ...] = (
         r"found to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), "
         r"(key|k),? and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not "
         r"used because|Unsupported KV type combination|Unsupported max_mma_kv",
+        r"cannot run the operation \(CPY\)",
         meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
         fix="warnings above say why each was left out (TransformerEngine: NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2); "
         'attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
@@ -758,7 +759,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="FlashAttention 2 needs compute capability 8.0 or newer with float16 or bfloat16, FlashAttention 3 a "
         "Hopper GPU (9.0), FlashAttention 4 Hopper or Blackwell.",
         fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
-        "nvidia-smi --query-gpu=name,compute_cap --format=csv shows what this GPU has",
+        "exllamav2: pip uninstall flash-attn. nvidia-smi --query-gpu=name,compute_cap --format=csv shows what it has",
         wraps=(r"Error running sage attention",),
     ),
     proof(

@@ -197,7 +197,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
-        "--no-build-isolation with the CUDA toolkit of torch's CUDA",
+        "--no-build-isolation with the CUDA toolkit of torch's CUDA, after pip install wheel packaging ninja psutil",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
         wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
         # The package may also have no code for this GPU.
@@ -348,7 +348,7 @@ TEXTS: tuple[Condition, ...] = (
         r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
         r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
-        fix="weights in a format of this GPU: bfloat16, float16, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF where they run",
+        fix="weights in a format of this GPU: bfloat16, float16, int8, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF",
     ),
     strong(
         "quant.extension",
