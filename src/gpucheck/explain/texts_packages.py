@@ -136,8 +136,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
             r"\(0xC0000(005|409)(?!\w)",
-        r"(status|code) 322122(5477|6505)",
-        r"exception: access violation",
+            r"(status|code) 322122(5477|6505)",
+            r"exception: access violation",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -621,8 +621,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
         r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
-        r"ggml_vulkan: No devices found",
-        r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)",
+        r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|ggml_vulkan: No devices found",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
