@@ -445,7 +445,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library", "compile.", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.li", "compile.", "import.dll")(r"import cupy|cupy failed|cupy is not|cupy[._/\\]", becomes="cupy.setup"),
     of("import.library")(
         r"libnvvm cannot be found|numba[\s\S]*\bnvvm",
         "pip install 'numba-cuda[cu12]' (a driver of CUDA 13: cu13), or conda install -c conda-forge cuda-nvcc "

@@ -258,6 +258,7 @@ TEXTS: tuple[Condition, ...] = (
         r"precision with CPU or disk offload|parameters are on the meta device because they were offloaded|Offloaded "
         r"module must fit in CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory",
         r"Found modules on cpu/disk",
+        r"trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
@@ -356,7 +357,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
         r"Found empty \W?transformer-engine|transformer_engine\S+ in _load_library.{0,200}StopIteration|"
         r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
-        r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
+        r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute|kernels for auto_gptq are not",
         r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
         r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",

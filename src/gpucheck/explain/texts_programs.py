@@ -34,9 +34,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cupy.setup",
         "CuPy is missing, or does not fit the CUDA here",
-        r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy failed to (load|import)",
+        r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy (failed to (load|import)|is not correct)",
         r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
-        r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)",
+        r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)|name gpu_ops is not",
         meaning="spaCy and others use the GPU through CuPy, whose wheel is for one major version of CUDA.",
         fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
         "nvidia-smi shows), which brings CUDA's libraries; python -c 'import cupy; cupy.zeros(1)' shows the real error",

@@ -76,6 +76,7 @@ TEXTS: tuple[Condition, ...] = (
         r"TensorRT backend supports only GPU device|No visible GPU is found",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
+        r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable|find any available GPU",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
