@@ -380,7 +380,7 @@ crash.segfault|this GPU|Loading best.engine for TensorRT inference...//Segmentat
 cuda.ptx|nvidia-smi|UserWarning: CUDA Toolkit is newer than CUDA driver. Numba features will not work
 shm.open|--shm-size|torch: Unable to initialize shared memory key '/gpt2_0_CPU_0' to requested size
 attention.kernel|-ctk f16|ggml: tensor (cache_k_l0) in a buffer (Vulkan0) that cannot run the operation (CPY)
-cupy.setup|cupy.zeros|ImportError: CuPy is not correctly installed.//original error: DLL load failed while importing runtime
+cupy.setup|cupy.zeros|ImportError: CuPy is not correctly installed.//original error: DLL load failed
 oom.cuda|smaller batch|InternalError: Failed copying input tensor to /job:localhost: Dst tensor is not initialized.
 quant.extension|the wheel|WARNING: CUDA kernels for auto_gptq are not installed, this will result in very slow inference
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform

@@ -430,7 +430,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
-        r"no attribute \W?\w+_[fb]wd\b",
+        r"NoneType object has no attribute \w+_[fb]wd\b",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
@@ -530,7 +530,7 @@ TEXTS: tuple[Condition, ...] = (
         r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
         r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
         r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-        r"expects arch to be one of|cutlass cannot (implement|initialize)|No \w+ kernel found:|not implemented: dtype=",
+        r"expects arch to be one of|cutlass cannot (implement|initialize)|No decoding kernel|not implemented: dtype=",
         r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
         r"RuntimeError: Error Internal\b",
         r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",

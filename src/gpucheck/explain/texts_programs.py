@@ -9,9 +9,9 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensorrt.engine",
         "a TensorRT engine was built by another TensorRT, or for another GPU, than the one that loads it",
-        r"Version tag does not match|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
+        r"Serialized Engine Version: ?\d|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
-        r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|incompatible serialization version",
+        r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|Serialization \(Version tag",
         r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf",
         meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and the kind of GPU it was built on.",
         fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
