@@ -12,7 +12,7 @@ def _leave(number: int, frame: object) -> None:
 def _at_once() -> None:
     """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
     KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # SIGINT may be ignored from the start
         signal.signal(signal.SIGINT, _leave)
 
 
@@ -80,7 +80,7 @@ def main() -> int:
     except KeyboardInterrupt:  # the signal came before or after the command's own handling
         code = 130
     if code == 130:
-        # All output is written. Taking an interpreter with torch down takes a second or two, and a person waits.
+        # All output is written. An interpreter with torch needs a second or two to shut down, and the user waits.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

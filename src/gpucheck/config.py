@@ -38,7 +38,7 @@ class Threshold(NamedTuple):
 
     @property
     def range(self) -> str:
-        """Return the values that it takes, with the unit, for help pages."""
+        """Return the values that the option accepts, with the unit, for help pages."""
         return f"in {self.kind}, 0 or more" if self.kind != "percent" else "0% or more"
 
 
@@ -117,7 +117,7 @@ DISTURBANCES: dict[str, tuple[float, str]] = {
     # Threads take turns on a core, and processes on a GPU; a factor of 32 needs 31 others that are busy all the time.
     "cpu-busy": (32.0, "machine busy"),
     "device-shared": (32.0, "other processes on the GPU"),
-    # The highest clock over the lowest: 2 to 3 GHz, 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
+    # The ratio of the highest clock (2 to 3 GHz) to the lowest (135 to 210 MHz): nvidia-smi -q -d SUPPORTED_CLOCKS.
     "throttled": (20.0, "a throttled clock"),
     # An estimated peak counts units that a part may lack: H20 would have 39 TFLOP/s in float64, but it does 1. The
     # widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
@@ -132,10 +132,10 @@ def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     """Return the factor by which all of these disturbances together can lower a figure. A short call (`call_s`) on a
     busy machine may spend all of its time waiting, and the factor is then infinity."""
     names = list(disturbances)
-    times = math.prod(DISTURBANCES[name][0] for name in names)
+    factor = math.prod(DISTURBANCES[name][0] for name in names)
     if "cpu-busy" in names and call_s is not None:
-        times *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
-    return times
+        factor *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
+    return factor
 
 
 # The screens' names of disturbances whose flag has another name.
@@ -149,7 +149,8 @@ def in_words(flags: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold that was set: its value in SI, and where it was set. `device` is the exact name that it is for."""
+    """A threshold that was set: its value in SI, and where it was set. `device` is the exact name of the devices that
+    it applies to; None means every device."""
 
     id: str
     value: float
@@ -165,9 +166,9 @@ def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None =
 
 def number(kind: Kind, value: Any, origin: str) -> float:
     """Return `value`, with or without a percent sign, in SI. Raises UsageError, also for what looks like a fraction."""
-    signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
+    has_sign = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
-        amount = float(value.rstrip().removesuffix("%") if signed else value)
+        amount = float(value.rstrip().removesuffix("%") if has_sign else value)
     except (ValueError, TypeError, OverflowError):
         amount = math.nan
     if isinstance(value, bool) or not math.isfinite(amount):
@@ -176,14 +177,14 @@ def number(kind: Kind, value: Any, origin: str) -> float:
     if not 0 <= amount <= LARGEST:
         unit = "%" if kind == "percent" else f" {kind}"
         raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{unit}, not {shown(value)}")
-    if kind == "percent" and not signed and 0 < amount < 1:
+    if kind == "percent" and not has_sign and 0 < amount < 1:
         why = "it looks like a fraction"
         raise UsageError(f"{origin} must be a percentage, not {shown(value)}", why, "write it like 80%")
     return amount * SCALE[kind]
 
 
 def told(limit: Limit) -> str:
-    """Return what a threshold asks, in words: `at least 50.0 GB/s`."""
+    """Return the requirement of a limit as text: `at least 50.0 GB/s`."""
     threshold = BY_ID[limit.id]
     return f"{threshold.direction} {amount(threshold.kind, limit.value)}"
 
@@ -244,7 +245,7 @@ def parse(text: str, name: str) -> Settings:
 
 def loaded(text: str) -> dict[str, Any]:
     """Return the data of a TOML text. Raises ValueError for broken TOML."""
-    # The import is late: most commands find no file and need no peak.
+    # Imported late: most commands read no TOML, neither a settings file nor the table of the GPUs' peaks.
     import sys
 
     if sys.version_info >= (3, 11):
@@ -259,7 +260,7 @@ def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
     limits = []
     for path, value in _flat(table):
         name = ".".join(path)
-        # Ids need no quotes: `transfer.min_gbps = 1` is a table in a table.
+        # An ID needs no quotes in TOML: `transfer.min_gbps = 1` sets `min_gbps` in a table `transfer`.
         device, id = (None, name) if name in BY_ID else (path[0], ".".join(path[1:]))
         origin = f"{prefix}.{id}" if device is None else f'{prefix}."{clipped(device)}".{clipped(id)}'
         if id not in BY_ID:

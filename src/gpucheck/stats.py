@@ -1,4 +1,4 @@
-"""Statistics of samples that follow one another in time, and Student's t. Pure: nothing knows what was measured."""
+"""Statistics of samples that follow one another in time, and Student's t. Pure, whatever was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 LEVEL = 0.95
 # Fewer blocks give a t too wide to be of use; more leave each block too short to hold the correlation.
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
-# No honest interval of a median exists below six samples: the range of five covers it with 94 %.
+# Below six samples no 95 % interval of the median exists: the range of five samples covers the median with 94 %.
 FEWEST_SAMPLES = 6
 # The largest accepted correlation between blocks. At this value the interval should be sqrt(1.3 / 0.7) = 1.36 times
 # as wide; the code accepts that error.

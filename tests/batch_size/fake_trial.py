@@ -90,6 +90,7 @@ while True:
             "compute_peak_bytes": peak,
             "steps_s": [step_s] * request["steps"],
             "allocation_retries": 0,
+            "retries_always": False,
             "swapped_bytes": 0,
             "state_bytes": 4000,
             "gradient_bytes": 1000,

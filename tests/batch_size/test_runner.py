@@ -96,6 +96,14 @@ def test_what_measures_fine_and_yet_does_not_fit(
     assert (result.outcome, result.reason) == (outcome, reason)
 
 
+def test_a_size_for_which_each_step_empties_the_cache_is_too_large(scenario: Scenario) -> None:
+    scenario(per_sample=1, at={"4": {"ok": True, "allocation_retries": 38, "retries_always": True}})
+    with Runner(SETUP) as runner:
+        result = run(runner, 4)
+    assert result.outcome == "over-budget"
+    assert result.reason == "the allocator emptied its cache in each of the last three steps"
+
+
 def test_a_size_that_ran_ran_though_the_allocator_made_room(scenario: Scenario) -> None:
     scenario(per_sample=1, at={"4": {"ok": True, "allocation_retries": 3, "steps_s": [0.9, 0.1, 0.1]}})
     with Runner(SETUP) as runner:

@@ -188,6 +188,15 @@ def test_a_confirmation_goes_on_where_the_allocator_empties_its_cache() -> None:
     assert (answer["ok"], len(answer["steps_s"]), answer["allocation_retries"]) == (True, 8, 2)
 
 
+@pytest.mark.parametrize(("retries", "steps", "always"), [([2, 1, 1, 1] + [0] * 16, 5, False), ([2] * 20, 20, True)])
+def test_a_trial_goes_on_while_the_allocator_empties_its_cache_in_each_step(
+    retries: list[int], steps: int, always: bool
+) -> None:
+    device = Device()
+    answer = session_on(device, retrying(device, retries)).trial(1, 3)
+    assert (len(answer["steps_s"]), answer["retries_always"]) == (steps, always)
+
+
 @pytest.mark.parametrize(
     ("layouts", "steps"),
     [

@@ -389,6 +389,17 @@ xpu.none|OpenCL|RuntimeError: Device with "GPU" name is not registered in the Op
 vulkan.lost|NODES_PER_SUBMIT|ggml_vulkan: vk::Queue::submit: ErrorDeviceLost
 crash.segfault|os._exit|faster-whisper on CUDA//Process finished with exit code -1073740791 (0xC0000409)
 import.library|numba-cuda|NvvmSupportError: libNVVM cannot be found. Do `conda install cudatoolkit`:
+graphics.context|vulkaninfo|[gpu.foundation.plugin] vkCreateInstance failed. Vulkan 1.1 is not available
+import.extension|from its sources|torch: 'NoneType' object has no attribute 'fully_fused_projection_fwd'
+cuda.no_kernel|turing-N|Runtime compute cap 70 is not compatible with compile time compute cap 80
+import.symbol|data.dgl.ai|FileNotFoundError: Cannot find DGL C++ graphbolt library at libgraphbolt_pytorch_2.5.1.so
+crash.segfault|this GPU|Loading best.engine for TensorRT inference...//Segmentation fault (core dumped)
+cuda.ptx|nvidia-smi|UserWarning: CUDA Toolkit is newer than CUDA driver. Numba features will not work
+shm.open|--shm-size|torch: Unable to initialize shared memory key '/gpt2_0_CPU_0' to requested size
+attention.kernel|-ctk f16|ggml: tensor (cache_k_l0) in a buffer (Vulkan0) that cannot run the operation (CPY)
+cupy.setup|cupy.zeros|ImportError: CuPy is not correctly installed.//original error: DLL load failed
+oom.cuda|smaller batch|InternalError: Failed copying input tensor to /job:localhost: Dst tensor is not initialized.
+quant.extension|the wheel|WARNING: CUDA kernels for auto_gptq are not installed, this will result in very slow inference
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
 """
 

@@ -16,7 +16,7 @@ from gpucheck import messages, xid
 from gpucheck.batch_size import outcome
 from gpucheck.doctor.ladder import BY_ID, CONDITIONS
 from gpucheck.explain import command
-from gpucheck.explain.command import OF_CONDITIONS, PAGES, TEXTS
+from gpucheck.explain.command import OF_CONDITIONS, PAGES, TEXTS, own_words
 from gpucheck.explain.match import QUOTES, compiled, find
 from gpucheck.report.events import Answered, Event, Notice
 
@@ -395,3 +395,25 @@ def test_other_vendors_are_not_sent_to_nvidias_tools() -> None:
     assert [
         process.id for process in others if re.search(r"nvidia-smi|--processes|compute-sanitizer|CUDA_", process.fix)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("pasted", "error", "advice"),
+    [
+        (
+            "building\nERROR: No supported gcc/g++ host compiler found.\n  Use 'nvcc -ccbin X' to specify one.\n",
+            "ERROR: No supported gcc/g++ host compiler found.",
+            "Use 'nvcc -ccbin X' to specify one",
+        ),
+        (
+            "KeyError: 'a'\nValueError: no split. Please use disable_it=True.",
+            "ValueError: no split.",
+            "Please use disa",
+        ),
+        ("it was slow, please help", "", ""),
+    ],
+)
+def test_an_unknown_text_is_answered_with_its_own_words(pasted: str, error: str, advice: str) -> None:
+    found, advised = own_words(pasted)
+    assert found.startswith(error) and advised.startswith(advice)
+    assert bool(found) == bool(error) and bool(advised) == bool(advice)

@@ -31,6 +31,11 @@ def test_the_exit_status_of_findings(verdicts: tuple[Verdict, ...], strict: bool
     assert exit_code(findings(*verdicts), strict=strict) == code
 
 
+def test_what_was_skipped_for_want_of_time_alone_is_undecided() -> None:
+    late, absent = Finding("matmul.time", "skip", "not measured"), Finding("peer.devices", "skip", "one GPU")
+    assert [exit_code(found) for found in ((late,), (late, absent), (absent,))] == [4, 4, 3]
+
+
 @pytest.mark.parametrize(
     ("verdicts", "code", "expected"),
     [

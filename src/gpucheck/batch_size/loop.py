@@ -1,4 +1,4 @@
-"""The loop of one search: runs trials until the search closes or time is short, and records and reports them.
+"""The loop of one search: runs trials until the answer is known or time is short, and records and reports them.
 
 The time of a trial is forecast from the later steps of earlier trials: first steps load libraries and start threads.
 The time budget first pays for the answer and its run in a separate process, then for the recommended size.
@@ -174,7 +174,7 @@ class Loop:
                 least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
                 return self._none(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
-            # Without time to run a rounded size, the largest size may leave the headroom itself.
+            # If there is no time to run `size`, the largest size is recommended if its own peak leaves the headroom.
             if answer.meets(result or known[largest], aim):
                 return answer.recommendation(self.history, result or known[largest])
             if result is None:
@@ -221,7 +221,7 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
     return risky or integrated or kind == "mps"
 
 
-# --- What there is time for -------------------------------------------------------------------------------------------
+# --- The schedule of trials -------------------------------------------------------------------------------------------
 
 # A trial gets ten times its forecast, and at least this long, before gpucheck treats it as hung.
 TRIAL_TIMEOUT_FACTOR, TRIAL_TIMEOUT_LEAST_S = 10.0, 30.0
@@ -237,7 +237,8 @@ LEAST_GROWTH = 0.1
 FIRST_SHARE = 0.25
 # The smallest size is next if less than this share of the time is left and no size has passed.
 SMALLEST_SHARE = 1 / 3
-# The smallest size gets at least 5 s or this share of the time budget, even past the deadline: it loads libraries.
+# The smallest size gets 5 s or this share of the time budget, the longer of both, even past the deadline: its trial
+# loads libraries.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
 MORE_TIME = 4
 
@@ -262,10 +263,11 @@ class Schedule:
         return self.deadline - time.monotonic()
 
     def needed_s(self, size: int, steps: int, starts: int = 0) -> float:
-        """Forecast the seconds of `starts` child starts and `steps` steps. Steps count 0 until a trial was timed."""
-        longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
-        least = max(0.0, min(longer)) if len(longer) > 1 else 0.0
-        return starts * (self.runner.start_s + least) + steps * self._step_s(size)
+        """Forecast the seconds of `starts` child starts and `steps` steps. A step takes 0 s until a trial was timed."""
+        # The seconds that the first step of each trial took beyond a later step.
+        extra = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
+        least_extra = max(0.0, min(extra)) if len(extra) > 1 else 0.0
+        return starts * (self.runner.start_s + least_extra) + steps * self._step_s(size)
 
     def _timed(self) -> list[tuple[int, float]]:
         """Each size that was timed and the median of its later steps, smallest first."""
@@ -287,7 +289,7 @@ class Schedule:
         return seconds + slope * (size - largest)
 
     def patience_s(self, size: int) -> float:
-        """Return how long a trial may take before it counts as hung: all the time left until a trial has been timed."""
+        """Return how long a trial may take before it counts as hung. Until a trial was timed, it is the time left."""
         expected_s = TRIAL_TIMEOUT_FACTOR * self.needed_s(size, self.confirming)
         return max(TRIAL_TIMEOUT_LEAST_S, expected_s or self.left)
 
@@ -329,7 +331,7 @@ class Schedule:
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def until(self, attempt: Attempt) -> float:
-        """Return when a trial is ended at the latest. Until a size has passed, time is kept for smaller ones."""
+        """Return the latest time at which a trial is ended. Until a size has passed, time is kept for smaller ones."""
         best = self.search.best
         if best is None and attempt.size > self.search.lowest:
             return self.deadline - (1 - FIRST_SHARE) * self.left

@@ -64,7 +64,7 @@ WHERE = "find-batch-size"
 
 
 class Runner:
-    """Runs trials in children; close it (it is a context manager) and no child is left."""
+    """Runs trials in child processes. It is a context manager, and `close` ends all of them."""
 
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
@@ -200,6 +200,9 @@ class Runner:
             return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
+        if answer["retries_always"]:
+            why = "the allocator emptied its cache in each of the last three steps"
+            return replace(result, outcome="over-budget", reason=why)
         if (retries := result.allocation_retries) > 0:
             why = f"runs, but the allocator emptied its cache {retries}× in {len(result.steps_s)} steps"
             return replace(result, reason=why)
@@ -269,7 +272,7 @@ class Runner:
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:
-    """Return how a child ended without an answer. `kills` is the kernel's number of out-of-memory kills before."""
+    """Return how a child ended without an answer. `kills` is the earlier count of the kernel's out-of-memory kills."""
     status, tail = ending.status or 0, ending.stderr[-2000:]
     if status >= 0:
         return End(exit_status=status, stderr_tail=tail)
@@ -304,13 +307,13 @@ def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> Device
     `opening` means that the workload has not run yet.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
-    as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.amp
-    ours = setup.target in BUILT_IN and as_it_comes and not opening and not setup.is_cpu
+    has_defaults = not setup.inputs and setup.dtype is None and not setup.recipe.amp
+    is_built_in = setup.target in BUILT_IN and has_defaults and not opening and not setup.is_cpu
     # Messages of other exception classes are the workload's own. A failed assertion in a kernel is caused by its input.
-    speaks = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES
-    known = speaks and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
+    is_of_library = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES
+    known = is_of_library and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
     unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason
-    if not known and (not ours or unsupported):
+    if not known and (not is_built_in or unsupported):
         return None
     title = cause.title if cause is not None and known else f"the built-in {setup.target} fails on it"
     return DeviceFailed(f"{setup.device} failed: {title}", reason, cause.fix if cause else "", device=setup.device)

@@ -356,7 +356,9 @@ class Session:
         elements: list[int] = []
         reserved: list[int] = []
         layouts: list[list[Any] | None] = []
-        swapped, retries = swapped_bytes(), gauge.retries()
+        swapped = swapped_bytes()
+        # How often the cache was emptied so far, before the first step and after each.
+        retries = [gauge.retries()]
         on_device = isinstance(gauge, DeviceGauge)
 
         def wants_more() -> bool:
@@ -374,6 +376,7 @@ class Session:
             grows = _rises(levels[-2:]) and (watching or on_device)
             may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
             may_move |= watching and on_device and layouts[-1] is not None
+            may_move |= _retries_always(retries)
             has_time = time.monotonic() + 2 * times[-1] < until
             return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
 
@@ -381,6 +384,7 @@ class Session:
             while wants_more():
                 times.append(self._step(size, elements))
                 levels.append(gauge.level())
+                retries.append(gauge.retries())
                 if isinstance(gauge, DeviceGauge):
                     layouts.append(self.accel.memory_layout() if watching else None)
                     reserved.append(gauge.reserved)
@@ -395,7 +399,8 @@ class Session:
             "peak_bytes": peak,
             "compute_peak_bytes": compute_peak,
             "steps_s": times,
-            "allocation_retries": gauge.retries() - retries,
+            "allocation_retries": retries[-1] - retries[0],
+            "retries_always": _retries_always(retries),
             "levels_bytes": self._collected(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
             "outside_bytes": gauge.outside_most if isinstance(gauge, DeviceGauge) else 0,
@@ -435,6 +440,12 @@ class Session:
         # The forward pass ends here in inference, and no optimizer steps.
         self.gauge.mark(computing=self.workload.optimizer is None)
         return took
+
+
+def _retries_always(retries: list[int]) -> bool:
+    """Return whether the allocator emptied its cache in each of the last three steps."""
+    last = retries[-STEPS_CONFIRMED - 1 :]
+    return len(last) > STEPS_CONFIRMED and all(before < after for before, after in itertools.pairwise(last))
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:

@@ -37,7 +37,7 @@ for _table in ("_parameters", "_buffers"):  # These tables of a module receive f
 
 
 class Storages(TorchDispatchMode):
-    """Counts each storage that an operation returns, once, until it is freed, with a peak per phase."""
+    """Counts the bytes of the storages that operations return, each once, until it is freed. Keeps peaks by phase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class Storages(TorchDispatchMode):
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2
-# Torch's optimizers use foreach by default on these devices, but do not recognise fake tensors of them.
+# Torch's optimizers use foreach by default on these devices, but not for the fake CPU tensors, so it is set here.
 FOREACH_DEVICES = ("cuda", "xpu")
 # The relative tolerance of the estimate. Counted peaks have almost no noise.
 TOLERANCE, EXACT = 0.005, 1e-4
-# Most searches need fewer sizes. The search ends here if memory grows in steps.
+# Most searches need fewer sizes. The search ends after this many sizes if memory grows in steps.
 MOST_SIZES = 40
 
 

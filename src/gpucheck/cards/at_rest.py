@@ -56,10 +56,10 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     worst, known = mine[0], xid.BY_NUMBER.get(mine[0].number)
     # The action that the driver asks for (Xid 154), unless the GPU has been reset since.
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
-    wish = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
+    request = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
     parts = (
-        _when(wish if asked and worst.action else known.what if known else "", worst),
-        f"Xid {RECOVERY} {wish}" if asked and not worst.action else "",
+        _when(request if asked and worst.action else known.what if known else "", worst),
+        f"Xid {RECOVERY} {request}" if asked and not worst.action else "",
         _also("Xid", [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]),
         "before the driver was reloaded" if worst.is_past else "",
     )
@@ -140,7 +140,7 @@ def switches(facts: Facts) -> list[Finding]:
 
 
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
-    """Return the meaning of an SXid. The verdict is lower if it is past, due to a lost GPU, or may be of other GPUs."""
+    """Return the meaning of an SXid. Past errors, and those due to lost or other GPUs, are less severe."""
     meaning = xid.sxid(error.number, error.is_fatal)
     if error.number == 20034 and lost is not None:  # a link lost its partner
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
@@ -152,12 +152,12 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 def nvlink(facts: Facts) -> Finding | None:
     """Report NVLink lines of the log without an Xid: `fail` if links were not found (`warn` in a container, or if all
-    links of NVML are up), else `info`.
+    links that NVML reports are up), else `info`.
     """
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
-    # The driver logs this if it cannot find out which links are connected; other lines concern one call only.
+    # The driver logs PostRxDet if it cannot find out which links are connected; other lines concern one call only.
     grave = [line for line in lines if "PostRxDet" in line]
     links = [link.active for device in facts.devices for link in device.nvlinks or ()]
     mild = (facts.host or Host()).container is not None or (links and all(links))

@@ -1,7 +1,7 @@
 """The current state of a GPU from live readings: throttling, clock, temperature, power and the PCIe link.
 
-An idle GPU lowers its clock and its link, which are judged only on a busy one. A clock reason counts as lasting if both
-of two readings have it; counters show what happened in between.
+An idle GPU lowers its clock and the speed of its link; both are judged only on a busy GPU. A clock reason counts as
+lasting if both of two readings have it; counters show what happened in between.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
 Work = Literal["busy", "light load", "idle", "unknown"]
-# The state of a GPU that gpucheck itself loads. It counts as busy, whatever utilisation NVML reports.
+# The state of a GPU that gpucheck puts under load. The GPU counts as busy, whatever utilisation NVML reports.
 UNDER_LOAD = "under load"
 # Utilisation below this comes from a display or a monitoring tool.
 AT_REST_PERCENT = 5.0
-# Without utilisation, a GPU above this share of its power limit is busy. An idle T4 or L4 kept awake takes 0.42.
+# Without utilisation, a GPU above this share of its power limit is busy. An idle T4 or L4 that is not in its
+# low-power state draws 0.42 of its limit.
 AT_WORK_POWER_SHARE = 0.5
 
 # Clock reasons that protect the GPU, and their causes. `hw_slowdown` accompanies the other hardware reasons.
@@ -54,6 +55,7 @@ COSTLY = 0.2
 WHOLLY_BUSY_PERCENT = 90.0
 # A GPU below this share of its power limit is not limited by power, even if the clock reason says so.
 FAR_BELOW_LIMIT = 0.5
+# If NVML gives no clock reasons, a GPU at this share of its limit with a lower clock counts as limited by power.
 AT_LIMIT = 0.98
 # A counter's growth is not reliable over a shorter time.
 LEAST_SPAN_S = 0.5
@@ -151,7 +153,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
         return None
     held = does == "busy" and any(name in HARDWARE for name in lasting)
     by, now = PROTECTS[named[0]], device.temperature_celsius
-    # A load has many readings, and doctor reports their number.
+    # Under gpucheck's load there are many readings, whose number doctor reports, so it is left out here.
     counted = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     parts = (
         _cost(device) if does == "busy" else _busy(device),
@@ -240,8 +242,8 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
 def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
     """Return an application clock as a share of its default, and whether the current clock equals it."""
     now, set_to = getattr(device, clock), getattr(device, f"application_{clock}")
-    stands = now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
-    return _share(set_to, getattr(device, f"default_application_{clock}")), stands
+    is_equal = now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
+    return _share(set_to, getattr(device, f"default_application_{clock}")), is_equal
 
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
@@ -254,8 +256,8 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
     if work(device) != "busy" or not (held or (named and slower and low_clock(device, facts) is None)):
         return None
     of_memory = held.get("memory clock", 0.0)
-    as_it_came = (set_to["clock"][0] or 0.0) >= AT_HIGHEST
-    costly = max(of_memory, 0.0 if as_it_came else cost(device)) >= COSTLY
+    is_default = (set_to["clock"][0] or 0.0) >= AT_HIGHEST
+    costly = max(of_memory, 0.0 if is_default else cost(device)) >= COSTLY
     parts = (
         ", ".join(named) or SETTINGS["applications_clocks_setting"],
         f"memory clock {units.percent(of_memory)} below its default" if of_memory else "",
@@ -323,16 +325,17 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
     return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
 
 
-def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
-    """Report a busy GPU whose link has fewer lanes or a slower generation than GPU and slot support."""
+def _end(device: Device, facts: Facts, field: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
+    """Report a busy GPU whose link has fewer lanes or a slower generation than GPU and slot support. `field` is `width`
+    or `generation`."""
     link = device.pcie or Link()
-    now, most = getattr(link, end), getattr(link, f"max_{end}")
+    now, most = getattr(link, field), getattr(link, f"max_{field}")
     # Copies of an integrated GPU, or over NVLink-C2C, do not use the PCIe link.
     counts = not device.integrated and not links.is_chip_to_chip(device.name)
     if work(device) != "busy" or not counts or now is None or (most or 0) <= now:
         return None
     alike = [row.pcie for row in facts.devices if row.name == device.name is not None and row.pcie is not None]
-    best = max((getattr(other, end) or 0 for other in alike), default=0)
+    best = max((getattr(other, field) or 0 for other in alike), default=0)
     beside = f"a GPU of the same name has {words}{best}" if best > now else ""
     lost, message = bool(beside) or is_lost(now), "; ".join(filter(None, (beside, _busy(device))))
     title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"

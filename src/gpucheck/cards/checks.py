@@ -105,7 +105,7 @@ _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
 
 
 def odd_one(device: Device, facts: Facts) -> Said | None:
-    """Report a GPU that differs from most of its name: less memory or BAR1, no persistence mode, or another VBIOS."""
+    """Report a GPU that differs from most GPUs of its name: less memory or BAR1, no persistence mode, another VBIOS."""
     others = [card for card in sisters(device, facts) if is_divided(card) == is_divided(device)]
     # ECC takes memory on some GPUs, so a difference in ECC explains less memory.
     differs_by_ecc = usual([card.ecc and card.ecc.enabled for card in others]) != (device.ecc and device.ecc.enabled)
@@ -322,7 +322,7 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
-    # `nvidia-smi -i` takes any of these. The PCI address is shorter than a UUID, and the same inside a container.
+    # `nvidia-smi -i` accepts a PCI address, a UUID or an index. A PCI address is short and the same in a container.
     address = device.pci_address or device.uuid or str(device.nvml_index)
     fix = said.fix.format(card=address) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""

@@ -31,7 +31,7 @@ class RepeatOptions:
 
     @property
     def count(self) -> int:
-        """Return the number of processes; 1 is this one."""
+        """Return the number of processes; 1 means that this process measures."""
         from gpucheck.compare.comparison import USUAL_RUNS
 
         return self.runs or (USUAL_RUNS if self.baseline else 1)

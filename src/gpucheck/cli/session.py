@@ -1,4 +1,4 @@
-"""One command from start to exit status: events in, progress on stderr, one report out."""
+"""Run one command from its start to its exit status: record its events, show progress, and write one report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpucheck.report.fault import judge as fault_finding
 from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.report import OUT_OF_TIME, Collector, Judge, Report, document, settle
 
-if TYPE_CHECKING:  # rich is loaded when there is something to say
+if TYPE_CHECKING:  # rich is loaded when there is something to print
     from rich.console import Console
     from rich.status import Status
     from rich.text import Text
@@ -96,8 +96,8 @@ class _Session:
             self.collector(event)
             self.view(event)
             # Any call to a device may abort this process from one of torch's threads, so results are written first.
-            leaves = isinstance(event, _RESULTS) and self.files is not None and watchdog.WATCHDOG.watched
-            if leaves or (isinstance(event, events.Finished) and (self.files is not None or self.judge is not None)):
+            urgent = isinstance(event, _RESULTS) and self.files is not None and watchdog.WATCHDOG.watched
+            if urgent or (isinstance(event, events.Finished) and (self.files is not None or self.judge is not None)):
                 # The report counts as undecided until the end, because more parts may follow.
                 report = self._report(errors.UNDECIDED, complete=False)
                 # Failures of the judge are shown at once. Undecided findings may still change, and wait for the end.
@@ -112,9 +112,9 @@ class _Session:
     def finish(self, code: int | None) -> int:
         """Print the report, write the files, and return the exit status. Raises Unprinted."""
         report = self._report(code)
-        # stdout comes first, so that a full disk does not hide the result. The files are written without a stdout too.
+        # stdout comes first, so that a full disk does not hide the result. The files are written even if stdout fails.
         unprinted: OSError | None = None
-        # The error on stderr is enough if nothing was read.
+        # The error on stderr is enough if there are no measurements and no results.
         is_enough = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
         try:
             if self.common.json:
@@ -213,7 +213,7 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         error.command = common.command
         tell(error, debug=common.debug)
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 (whatever is raised, what was found until then is told)
+    except Exception as error:  # noqa: BLE001 (the findings so far are reported, whatever is raised)
         return _broken_off(error, emit, common, so_far)
     return None
 
@@ -335,7 +335,7 @@ class LiveView:
 
     @cached_property
     def _console(self) -> Console:
-        from gpucheck.render import terminal  # rich is loaded when there is something to say
+        from gpucheck.render import terminal  # rich is loaded when there is something to print
 
         return terminal.console(self._stream)
 

@@ -1,7 +1,7 @@
 """Compare two reports row by row: the ratio of their times, its interval, and the resulting change. Pure.
 
-The unit is the run (one process). The median of a run is shown, but its lower quartile is compared, because other load
-only adds time. Ratios are of times, new over old: 1.10 is 10 % slower. Texts give the speed, new over old: ×0.91.
+Runs (processes) are compared. The median of a run is shown, but its lower quartile is compared, because other load only
+adds time. Ratios are of times, new over old: 1.10 is 10 % slower. Texts give the speed, new over old: ×0.91.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
 
 
 def not_comparable(differences: Sequence[str]) -> str:
-    """Name the differences that make the times of two rows incomparable. Launch and NUMA node are none of them."""
+    """Name the differences that make the times of two rows incomparable. Those of launch and NUMA node do not."""
     return ", ".join(text for text in differences if not text.startswith(("launch ", "numa ")))
 
 
@@ -273,7 +273,7 @@ def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
     mean_b, b, left_b = _trimmed([math.log(value) for value in new])
     gap, error = mean_b - mean_a, math.sqrt(a + b)
     if not error:
-        # A difference is certain without any variation.
+        # If neither side varies, any difference is certain.
         return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
     df = (a + b) ** 2 / (a**2 / (left_a - 1) + b**2 / (left_b - 1))
     return Difference(gap, error, df, stats.student_tail(gap / error, df))
@@ -393,11 +393,11 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
-    beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
+    disturbances = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
     # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed
     # by the host's clock, such as whole calls of GPU copies.
-    beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
+    beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(disturbances, row.new_s)
     if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
         return "fail"
     # The old runs look too slow if only they were disturbed. That hides a slowdown of the new ones.

@@ -34,7 +34,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Sta
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 
-if TYPE_CHECKING:  # `devices` loads nothing of the doctor
+if TYPE_CHECKING:  # `devices` loads no module of `doctor`
     from gpucheck.doctor.condition import Evidence
     from gpucheck.report.results.short import DoctorResult
 
@@ -113,7 +113,7 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA has none either."""
+    """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA shows none."""
     # The health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library says nothing.
     driver = facts.driver or Driver()
     works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
@@ -257,7 +257,7 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
 # A person waits for `gpucheck status`, so a slower part is reported as missing. A warm import of torch takes 2 to 4 s.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
-# A driver that has answered once answers again within milliseconds.
+# The least time limit of the second reading. A driver that has answered once answers again within milliseconds.
 AGAIN_S = 2.0
 # Findings about the whole driver. Doctor's broken stage reports the same fault.
 OF_THE_DRIVER = ("devices.nvml", "devices.libcuda", "devices.hidden", "devices.torch_build")
@@ -322,15 +322,15 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
 
 
-def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:
+def _each_once(diagnosed: Sequence[Finding], of_devices: Sequence[Finding], first: str | None) -> list[Finding]:
     """Return doctor's findings, then those of `devices`, without duplicates. For a fault of one GPU, the finding of
-    `devices` is kept, unless it is the first broken stage.
+    `devices` is kept, unless its ID is `first`, the first broken condition.
     """
-    by_card = {finding.id for finding in looked if "nvml_index" in finding.evidence} - {first}
+    by_card = {finding.id for finding in of_devices if "nvml_index" in finding.evidence} - {first}
     known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
     return [
         *(finding for finding in diagnosed if finding.id not in by_card),
-        *(finding for finding in looked if finding.id not in known),
+        *(finding for finding in of_devices if finding.id not in known),
     ]
 
 

@@ -432,7 +432,7 @@ MASKS: tuple[Condition, ...] = (
 )
 
 
-# Docker gives a container 64 MiB of shared memory, which the image batches of two workers overflow.
+# Less shared memory than this is reported. Docker's default is 64 MiB, too little for the image batches of two workers.
 SMALL_SHM_BYTES = 2**30
 
 

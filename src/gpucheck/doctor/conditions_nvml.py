@@ -209,7 +209,7 @@ NVML = on(
     ),
 )
 
-# Any other result is reported without an explanation.
+# The results of nvmlInit that a condition explains. Any other result is reported without an explanation.
 EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
@@ -509,5 +509,5 @@ CUINIT = on(
     ),
 )
 
-# Any other result is reported without an explanation.
+# The results of cuInit that a condition explains. Any other result is reported without an explanation.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}

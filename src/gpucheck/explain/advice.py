@@ -385,6 +385,18 @@ ADVICE: tuple[Advice, ...] = (
         "unified memory (pciPassthru0.cfg.enable_uvm=1); else the program's other backend (lmdeploy --backend pytorch)",
         title="the GPU does not support this operation: probably a virtual one (vGPU)",
     ),
+    of("graphics.context")(
+        r"vkcreateinstance|vkresult|gpu\.foundation|isaac",
+        "vulkaninfo --summary has to list NVIDIA's GPU: on the host the driver that its release notes name, with "
+        "libvulkan1 and libnvidia-gl-NNN; in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in "
+        "/usr/share/vulkan/icd.d or /etc/vulkan/icd.d",
+        title="Vulkan finds no GPU that the program can use",
+    ),
+    of("crash.segfault")(
+        r"loaded engine size|\.engine for tensorrt",
+        "build the engine again on this GPU with the TensorRT that loads it (pip list | grep -i tensorrt)",
+        title="the process crashed as it loaded a TensorRT engine: probably one of another TensorRT or GPU",
+    ),
     of("crash.segfault")(
         r"faster.?whisper|ctranslate2|whisperx",
         "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first); if it crashes after the "
@@ -393,8 +405,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.segfault")(
         r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
-        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended; "
-        "then python -X faulthandler … names the line: reinstall the package it names, made for this torch",
+        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended "
+        "(llama.cpp, KoboldCpp: fewer layers on the GPU, a newer driver, another backend); then python -X faulthandler "
+        "… names the line: reinstall the package it names, made for this torch",
         title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
     ),
     of("tensor.not_implemented")(
@@ -404,9 +417,9 @@ ADVICE: tuple[Advice, ...] = (
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
     ),
     of("attention.kernel")(
-        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
+        r"unsupported kv type combination|ggml_cuda_fa_all_quants|operation \(cpy",
         "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
-        title="llama.cpp was built without the attention kernels for this type of cache",
+        title="llama.cpp's backend has no code, or was built without it, for this type of cache",
     ),
     of("cusolver.failed")(
         r"cusolver_status_invalid_value",

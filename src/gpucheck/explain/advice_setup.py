@@ -15,7 +15,7 @@ _CUDAS = (
 )
 # The HSA_OVERRIDE_GFX_VERSION for the other GPUs of an AMD family, by the beginning of its gfx numbers.
 _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
-# Reasons why xFormers does not take an operator.
+# Patterns of the reasons that xFormers gives for rejecting an operator.
 _NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
 _SHAPE = r"max\(query\.shape|dtype=torch"
 
@@ -434,7 +434,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a package wants torch's CUDA half, which this torch does not have",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
-        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|cuda_path is set but|"
+        r"cudaexecutionprovider.{0,60}not (?:in )?avai|execution-providers?: inv|cuda_path is set but|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
@@ -445,12 +445,18 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.library", "compile.", "import.libc")(r"import cupy|cupy failed|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.li", "compile.", "import.dll")(r"import cupy|cupy failed|cupy is not|cupy[._/\\]", becomes="cupy.setup"),
     of("import.library")(
         r"libnvvm cannot be found|numba[\s\S]*\bnvvm",
         "pip install 'numba-cuda[cu12]' (a driver of CUDA 13: cu13), or conda install -c conda-forge cuda-nvcc "
         "cuda-nvrtc cuda-version=12, or CUDA_HOME with a toolkit; python -m numba -s then shows what it finds",
         title="Numba does not find CUDA's compiler library (NVVM)",
+    ),
+    of("import.symbol", "import.torch_too")(
+        r"graphbolt|dgl_sparse|import dgl\b",
+        "pip uninstall -y dgl torchdata, then torch 2.4.0 and its torchvision (the last to fit), torchdata==0.8.0 and "
+        "pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/repo.html",
+        title="DGL has no library for the torch in place",
     ),
     of("import.symbol")(
         r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
@@ -483,6 +489,12 @@ ADVICE: tuple[Advice, ...] = (
         title="the CUDA toolkit in use is older than the package's sources expect",
     ),
     of("cuda.no_kernel")(
+        r"compile time compute cap",
+        "Text Embeddings Inference has an image for each: turing-N (compute capability 7.5), N (8.0), 86-N, 89-N, "
+        "hopper-N (9.0), 100-N and 120-N (Blackwell), N its release; for GPUs before Turing cpu-N",
+        title="this image is built for another GPU's architecture",
+    ),
+    of("cuda.no_kernel")(
         r"onnxruntime",
         "pip install -U onnxruntime-gpu (RTX 50: 1.22 or newer, with CUDA 12.8 or newer; a GPU before Turing: the "
         "last release whose notes name it); until then providers=['CPUExecutionProvider']",
@@ -496,7 +508,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.no_kernel")(
         r"tinycudann|tcnn_cuda|tiny-cuda-nn",
-        "TCNN_CUDA_ARCHITECTURES=86 (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
+        "TCNN_CUDA_ARCHITECTURES=NN (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
         "which needs --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
         title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
     ),

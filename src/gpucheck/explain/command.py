@@ -33,6 +33,7 @@ from gpucheck.fleet import ids as fleet
 from gpucheck.messages import CAUSES, FIX
 from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
+from gpucheck.report.codec import visible
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding, Id, of
 from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
@@ -211,6 +212,26 @@ def is_missing_file(given: str) -> bool:
     return is_path and len(given.split()) == 1 and not os.path.exists(given) and not find(given, TEXTS, OF_CONDITIONS)
 
 
+# A line that reports an error, and a program's own advice in it or in the lines after it.
+_ERROR_LINE = re.compile(
+    r"^.{0,200}?\b((?:\w*(?:Error|Exception|error)|ERROR|fatal|FATAL)\b.{0,40}?: ?[^\W\d_].*)$", re.MULTILINE
+)
+_OWN_ADVICE = re.compile(
+    r"\b(?:(?:Please|You (?:can|may|need to|should)|Try|Use|Consider|Make sure|To (?:fix|avoid|solve))\b|pip install )"
+    r"[^\n;]{3,160}?(?=[.;](?:\s|$)|$)",
+    re.MULTILINE,
+)
+
+
+def own_words(pasted: str) -> tuple[str, str]:
+    """Return the last line of a text that reports an error, and what the program itself advises there."""
+    last = next(reversed([*_ERROR_LINE.finditer(pasted)]), None)
+    if last is None:
+        return "", ""
+    advice = _OWN_ADVICE.search("\n".join(pasted[last.start() :].splitlines()[:4]))
+    return visible(last[1].strip()[:200]), visible(advice[0]) if advice else ""
+
+
 def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     """Answer with the meaning of the text, the root cause first. An unknown text is inconclusive.
 
@@ -223,8 +244,11 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     if not matches:
         is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
         more = "" if is_whole else "; paste the whole traceback"
-        message, known = f"it contains no known error{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
+        error, advice = own_words(pasted)
+        message = f"it contains no known error{more}" + (f"; its last error is `{error}`" if error else "")
+        known = {"texts": len(TEXTS) + len(OF_CONDITIONS), **({"last_error": error} if error else {})}
         then = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
+        then = f"the text itself advises: {advice}; else {then}" if advice else then
         emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)))
     for match in matches[:1]:
         evidence = {"text": match.id}

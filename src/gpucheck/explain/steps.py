@@ -372,7 +372,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "directml",
         _CUDA_IS_NOT_THERE,
         "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML "
-        "(stable-diffusion-webui --use-directml, ComfyUI --directml)",
+        "(stable-diffusion-webui --use-directml, ComfyUI --directml), with torch-directml in the program's venv",
     ),
     (
         "mac",

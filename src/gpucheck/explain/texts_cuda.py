@@ -113,7 +113,7 @@ TEXTS: tuple[Condition, ...] = (
         "assert.library",
         "a check in a library's own code failed",
         r"\.(cpp|cc|cuh?|hpp|h|inl):\d+:? (?!.{0,200}(thread: ?\[|INTERNAL)).{0,160}Assertion .{1,160} failed",
-        r"Assertion (error|failed)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
+        r"Assertion (error|fail(ed)?)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
         r"Assertion failed: .{1,160}, file .{1,160}, line \d+",
         meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
         fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
@@ -132,7 +132,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel has no code for this GPU's architecture",
         CUDA_SAYS + r"invalid device function",
         r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
-        r"Unknown compute capability\. (Specify|Ensure)",
+        r"Unknown compute capability\. (Specify|Ensure)|is not compatible with compile time compute cap",
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
         "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
@@ -353,6 +353,7 @@ TEXTS: tuple[Condition, ...] = (
         "the driver is too old to compile this PTX",
         r"the provided PTX was compiled with an unsupported toolchain",
         r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|PTX JIT compilation failed",
+        r"(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
         meaning="Code compiled at run time (Triton, NVRTC) is of a newer CUDA than the driver's (same major version).",
         fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
     ),
@@ -473,6 +474,7 @@ TEXTS: tuple[Condition, ...] = (
         r"supported)|Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|"
         r"Cooperative launch requested but not supported",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+        r"Capability [\d.]+\) or newer arch",
         meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",

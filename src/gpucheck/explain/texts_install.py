@@ -21,18 +21,19 @@ _CAUSE = {
 }
 
 
-# An Xid as people and monitoring tools write it. Words around it tell it from other numbers, so the whole phrase must
-# match.
+# An Xid as people and monitoring tools write it. The words around the number distinguish it from other numbers, so the
+# whole phrase must match.
 _BEFORE = r"\bXid(s|_errors?| errors?)? ?(\((PCI:)?[0-9a-f:.]+\)|error|code|number|err|detected|is|was)?[:=]? ?#?"
 _IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)s?\b"
-# Databases and networks have xids too. This one counts if the text is about a GPU, or consists of it alone.
+# Databases and networks have xids too. This pattern matches only a text that consists of an Xid alone. In other texts
+# an Xid is a `common` pattern, which counts only if the text mentions GPUs, torch or training.
 _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 # An Xid in the kernel's log. It is also recognised if a terminal broke a line inside it, because the comma marks the
 # end.
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
-# The driver's own wording of an Xid, before its line or instead of it.
+# The driver's own words for an Xid, which the log has before the Xid's line or instead of it.
 _OTHER_WORDS = {
     119: (r"(?<!Xid \d{3} )GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")
 }
@@ -82,7 +83,7 @@ TEXTS: tuple[Condition, ...] = (
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
         r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
-        r"PyTorch and torch_\w+ were compiled with different CUDA",
+        r"PyTorch and torch_\w+ were compiled with different CUDA|Cannot (find|load) (DGL C\+\+|Graphbolt)",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
         r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
@@ -123,7 +124,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
         r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
         r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
-        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
+        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai",
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
         r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
         r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
@@ -132,6 +133,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
         r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
         r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        r"execution-provider\w*: invalid choice",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
@@ -175,7 +177,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         common=(r"--no-build-isolation",),
-        # Without a toolkit setup.py fails in the same line, with torch at hand.
+        # Without a CUDA toolkit, setup.py fails at the same line although torch can be imported.
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
         r"nvcc was not found",
     ),
@@ -370,7 +372,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="find / -name 'HEADER' 2>/dev/null: its folder in CPATH; else the package that has it (apt-file search "
         "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
         common=(
-            # CUDA's and Python's have their own texts.
+            # Headers of CUDA and of Python have their own texts.
             r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
             r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),

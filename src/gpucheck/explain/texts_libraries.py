@@ -601,7 +601,7 @@ TEXTS: tuple[Condition, ...] = (
         "a tensor without data was used",
         r"Cannot copy out of meta tensor; no data|Tensor\.item\(\) cannot be called on meta tensors",
         r"is on the meta device, we need a `?value`?|`?from_pretrained`? with a meta device context manager",
-        r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device",
+        r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device|not on the expected device meta",
         meaning="A part made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) got no weights.",
         fix="model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
     ),
@@ -701,10 +701,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Cannot convert a MPS Tensor to float64|MPS framework doesn'?t support float64",
         r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
         r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
-        r"BFloat16 is not supported on MPS",
+        r"BFloat16 is not supported on MPS|does not support input type \W?\w+\W? in (the )?MPS backend",
         r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
         r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
-        r"does not support input type \W?\w+\W? in (the )?MPS backend",
         meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
         "some operations. NumPy's arrays are float64 unless made otherwise.",
         fix="x.float() before .to('mps') for float64 (NumPy: a.astype('float32')); else the CPU for what needs it",
@@ -740,6 +739,7 @@ TEXTS: tuple[Condition, ...] = (
         r"found to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), "
         r"(key|k),? and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not "
         r"used because|Unsupported KV type combination|Unsupported max_mma_kv",
+        r"cannot run the operation \(CPY\)",
         meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
         fix="warnings above say why each was left out (TransformerEngine: NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2); "
         'attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
@@ -759,7 +759,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="FlashAttention 2 needs compute capability 8.0 or newer with float16 or bfloat16, FlashAttention 3 a "
         "Hopper GPU (9.0), FlashAttention 4 Hopper or Blackwell.",
         fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
-        "nvidia-smi --query-gpu=name,compute_cap --format=csv shows what this GPU has",
+        "exllamav2: pip uninstall flash-attn. nvidia-smi --query-gpu=name,compute_cap --format=csv shows what it has",
         wraps=(r"Error running sage attention",),
     ),
     proof(

@@ -34,6 +34,7 @@ TEXTS: tuple[Condition, ...] = (
         r"RayTaskError\(OutOfMemoryError\)",
         CUDA_SAYS + r"out of memory",
         r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
+        r"Dst tensor is not initialized",
         r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
@@ -93,7 +94,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(" + messages.PINNED + r").{0,600}" + messages.OF_RUNTIME,
         messages.OF_RUNTIME + r".{0,600}cudaHost(Alloc|Register)",
         r"pin_memory=True\)?.{0,40}" + messages.OF_RUNTIME,
-        r"\A.{0,70}std::bad_alloc.{0,30}\Z|\A\W*MemoryError\W*\Z",
+        r"\A.{0,70}std::bad_alloc(?!: out_of_memory: CUDA).{0,30}\Z|\A\W*MemoryError\W*\Z",
         meaning="The machine's, the container's or the shell's limit of RAM, not the GPU's memory, is reached.",
         fix="fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
         "memory --device cpu show the limits. On Windows (WinError 1455) use a larger paging file",
@@ -141,7 +142,7 @@ TEXTS: tuple[Condition, ...] = (
         "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
         symptom=True,
         common=(
-            r"(exit|return) ?code ?[=:]? ?-9\b|^Killed$|line \d+: +\d+ Killed\b|\[\d+\] ?[+-]? ?\d+ killed\b",
+            r"(exit|return) ?code ?[=:]? ?-9\b|^Killed\.?$|line \d+: +\d+ Killed\b|\[\d+\] ?[+-]? ?\d+ killed\b",
             r"\bSIGKILL\b|exit(ed with)?( status| code)?:? ?-9\b",
         ),
         follows=(
@@ -220,8 +221,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "memory.shared",
         "GPU memory is full, and Windows uses RAM in its place (shared GPU memory), which is very slow",
-        r"\bshared (GPU|video) memory\b.{0,90}\b(fill|slow|full|spill|increas)\w*|\b(uses|using|spill\w*|into) (the )?"
-        r"shared (GPU|video) memory\b|\bsysmem fallback",
+        r"\bshared (GPU|video) memory\b.{0,90}\b(fill|slow|spill)\w*|\b(uses|into) shared GPU memory|\bsysmem fallback",
         meaning="NVIDIA's driver moves memory to RAM instead of ending the program with out of memory.",
         fix="a smaller model, batch or picture, until Task Manager shows no shared GPU memory; NVIDIA Control Panel, "
         "Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback turns it off",

@@ -18,7 +18,7 @@ _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "impo
 
 # Words that attribute a Python error to torch.
 _TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
-# Errors that may cause such a package's message, if both are in the same text.
+# Errors that may be the cause of a message of vLLM, SGLang or DeepEP, if both are in the same text.
 _BELOW = (
     *("oom.", "cuda.", "cuinit.", "nvml.", "import.", "compile.", "nccl.", "dist.", "quant.", "attention.", "amp."),
     *("mask.", "torch.", "cudnn.", "cublas.", "shm.", "build.", "nvcc.", "tensor.", "assert.", "process.", "crash."),
@@ -42,6 +42,7 @@ TEXTS: tuple[Condition, ...] = (
         "shared memory for a tensor could not be created",
         r"unable to open (file|shared memory object) </?torch_|unable to (mmap|resize|allocate) .{0,40}(shared memory|"
         r"file </?torch)|unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
+        r"initialize shared memory key",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -131,10 +132,12 @@ TEXTS: tuple[Condition, ...] = (
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
             r"\bsegmentation faults? (result|error)s?\b",
-            r"Windows fatal exception: access violation|Process finished with exit code -10737(41819|40791)",
+            r"Process finished with exit code -10737(41819|40791)",
             r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
             r"SIGFPE \(@",
-            r"non-zero exit status 322122(5477|6505)|\(0xC0000(005|409)(?!\w)",
+            r"\(0xC0000(005|409)(?!\w)",
+            r"(status|code) 322122(5477|6505)",
+            r"exception: access violation",
             r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
             r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
             r"\b(Segmentation fault|segfault)\W*$",
@@ -194,7 +197,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
-        "--no-build-isolation with the CUDA toolkit of torch's CUDA",
+        "--no-build-isolation with the CUDA toolkit of torch's CUDA, after pip install wheel packaging ninja psutil",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
         wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
         # The package may also have no code for this GPU.
@@ -255,6 +258,7 @@ TEXTS: tuple[Condition, ...] = (
         r"precision with CPU or disk offload|parameters are on the meta device because they were offloaded|Offloaded "
         r"module must fit in CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory",
         r"Found modules on cpu/disk",
+        r"trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
@@ -345,7 +349,7 @@ TEXTS: tuple[Condition, ...] = (
         r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
         r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
-        fix="weights in a format of this GPU: bfloat16, float16, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF where they run",
+        fix="weights in a format of this GPU: bfloat16, float16, int8, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF",
     ),
     strong(
         "quant.extension",
@@ -353,7 +357,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
         r"Found empty \W?transformer-engine|transformer_engine\S+ in _load_library.{0,200}StopIteration|"
         r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
-        r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
+        r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute|kernels for auto_gptq are not",
         r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
         r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
@@ -398,20 +402,18 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
-        r"nvlink (error|fatal) *:",
+        r"nvlink (error|fatal) *:|RuntimeError: Error building extension|Error compiling objects for extension",
         r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
         r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
-        r"Ninja build failed|NVCC compilation failed",
+        r"Ninja build failed|NVCC compilation failed|\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
         r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
         r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
-        r"RuntimeError: Error building extension|Error compiling objects for extension",
         r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
         r"Compiling the CUDA compiler identification",
-        r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
         r"Error compiling the CUDA|Error in building the CUDA",
-        r"Unable to JIT load the \w+ op due to it not being compatible",
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
+        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
+        r"Unable to JIT load the \w+ op due to it not being compatible",
         r"(Failed to build|Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|"
         r"simple.knn|nvdiffrast|xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
@@ -428,6 +430,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
+        r"NoneType object has no attribute \w+_[fb]wd\b",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
@@ -474,12 +477,11 @@ TEXTS: tuple[Condition, ...] = (
         "pip.conflict",
         "two packages ask for different versions of torch",
         r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
-        r"xformers|cuda-toolkit|nvidia-\w+)\b",
+        r"xformers|cuda-toolkit|nvidia-\w+)\b|(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
         r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
         r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
         r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
-        r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         meaning="pip finds no version that fits both, or installed one although another package needs a different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package after it, at a release made for that torch; python --version has to be one with wheels",
@@ -516,8 +518,8 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "cutlass.arch",
-        "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
-        r"\bkernel does not support (the )?current device|\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
+        "a kernel library (CUTLASS, FlashInfer, TurboMind) has no kernel for this GPU",
+        r"\bkernel does not support (the )?current device|\bUnsupported (SM (version|arch)|arch: ?\d|architecture \()",
         r"\bno GPU with the required compute capability",
         r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
         r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
@@ -528,7 +530,7 @@ TEXTS: tuple[Condition, ...] = (
         r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
         r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
         r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-        r"expects arch to be one of|cutlass cannot implement",
+        r"expects arch to be one of|cutlass cannot (implement|initialize)|No decoding kernel|not implemented: dtype=",
         r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
         r"RuntimeError: Error Internal\b",
         r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
@@ -581,7 +583,7 @@ TEXTS: tuple[Condition, ...] = (
         "llamacpp.cpu_build",
         "llama.cpp, or llama-cpp-python, was probably built without CUDA",
         r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
-        r"offload support",
+        r"offload support|whisper_backend_init\w*: no GPU",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b",
         r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
@@ -620,8 +622,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
         r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
-        r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
-        r"ggml_vulkan: No devices found",
+        r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|ggml_vulkan: No devices found",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
@@ -641,9 +642,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.torchcodec",
         "torchcodec finds no FFmpeg that it can use, or was built for another torch",
-        r"libtorchcodec loading traceback",
+        r"libtorchcodec loading traceback|Could not load libtorchcodec|libtorchcodec\w*\.so",
         r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
-        r"Could not load libtorchcodec|libtorchcodec\w*\.so",
         meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); the torchcodec that belongs to this torch: 0.7 for torch 2.8, 0.9 for 2.9, its README lists them",

@@ -9,10 +9,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensorrt.engine",
         "a TensorRT engine was built by another TensorRT, or for another GPU, than the one that loads it",
-        r"Version tag does not match|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
+        r"Serialized Engine Version: ?\d|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
-        r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|incompatible serialization version",
-        r"Failed to deserialize cuda engine|Engine deserialization failed|and expected size of serialized engine",
+        r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|Serialization \(Version tag",
+        r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf",
         meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and the kind of GPU it was built on.",
         fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
         "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
@@ -34,9 +34,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cupy.setup",
         "CuPy is missing, or does not fit the CUDA here",
-        r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy failed to (load|import)",
+        r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy (failed to (load|import)|is not correct)",
         r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
-        r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)",
+        r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)|name gpu_ops is not",
         meaning="spaCy and others use the GPU through CuPy, whose wheel is for one major version of CUDA.",
         fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
         "nvidia-smi shows), which brings CUDA's libraries; python -c 'import cupy; cupy.zeros(1)' shows the real error",
@@ -77,8 +77,8 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "comfyui.ended",
-        "ComfyUI ended without a message: probably RAM and the paging file were full",
-        r"(got prompt|Requested to load|loaded (completely|partially)).{0,3000}>pause ?(Press any|请按任意键)",
+        "ComfyUI (or Fooocus) ended without a message: probably RAM and the paging file were full",
+        r"(got prompt|Requested to load|loaded (complete|partial)|torch attention).{0,3000}>pause ?(Press|请按任意键)",
         meaning="Windows ends a program whose memory it cannot provide, often while a model is loaded.",
         fix="a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more on an SSD), then "
         "--disable-pinned-memory, --cache-none, or a smaller model (GGUF, fp8); Task Manager shows RAM while it loads",

@@ -76,6 +76,7 @@ TEXTS: tuple[Condition, ...] = (
         r"TensorRT backend supports only GPU device|No visible GPU is found",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
+        r"ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on the",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
@@ -691,9 +692,9 @@ TEXTS: tuple[Condition, ...] = (
             r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
         ),
         common=(
-            r"\b(pc|computer|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
-            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\b(crash|shut|restart|reboot)\w*( down)? my (\w+ )?"
-            r"(pc|computer)\b|\bblack ?screens?\b.{0,200}\b(training|comfy ?ui)\b",
+            r"\b(pc|computer|machine) .{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?(?! the)\b"
+            r".{0,90}\b(generat\w+|train(ing)?|inference|load)\b|\bcrash\w* my (pc|computer)\b|\bblack ?screens?\b"
+            r".{0,200}\b(training|comfy ?ui)\b",
         ),
         symptom=True,
         follows=("xid.", "bus.", "build.", "attention.", "oom.", "kernel."),

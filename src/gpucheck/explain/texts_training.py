@@ -189,9 +189,8 @@ TEXTS: tuple[Condition, ...] = (
         "slow.waiting",
         "the GPU is slow or hardly used: it probably waits for data or for the CPU",
         meaning="One batch is computed faster than the CPU prepares the next, or the model is not on the GPU.",
-        fix="print(next(model.parameters()).device) has to name cuda; then DataLoader(num_workers=8, pin_memory=True, "
-        "persistent_workers=True), larger batches, no .item() in each step. Where the GPU is busy all the time: half "
-        "precision, its heat and power limit, and gpucheck bench matmul",
+        fix="print(next(model.parameters()).device) has to name cuda; then DataLoader(num_workers=8, pin_memory=True), "
+        "larger batches, no .item() in each step. Where the GPU is busy: half precision, its heat and power limit",
         common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
         weak=(
             r"\b(util\w* of (the )?gpu|gpu[- ]?(util\w*|usage|load)|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(low|no|"

@@ -85,7 +85,7 @@ def judge(
     beside = siblings.beside_siblings(nodes)
     fewer = _fewer_devices(nodes, devices)
     rows += [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
-    # Why a node's file of this run was refused, by the node in the file's name.
+    # The reason why a node's file of this run was refused, by the node in the file's name.
     named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", chosen)}
     broken = dict(sorted(named.items())[: hosts.MOST_NODES])
     known = {row.host for row in rows}
@@ -219,7 +219,7 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 
 
 def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_say_so: bool) -> FleetNode:
-    """Judge a node by its own check and beside its siblings. `lacking` says that it has fewer devices than others;
+    """Judge a node by its own check and its siblings. `lacking` says that it has fewer devices than others;
     `many_say_so` means that enough nodes agree to call that bad."""
     host, state = document.host, _STATES[document.exit]
     slow = tuple(beside.slow.get(host, ()))
@@ -404,7 +404,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
-    # Nodes far below few others are no proof, and no reason to stop a job.
+    # A node that is far below only two or three others is not proven slow, and no reason to stop a job.
     is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
     return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 

@@ -153,7 +153,8 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
 
-# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes.
+# A device below this share of its part's peak is slow. A sound device reaches 60 to 95 % with products and cold copies
+# of usual sizes.
 FLOOR = 0.5
 # A rate above this share of the peak is a wrong measurement. Clocks and data sheets differ by a few percent only.
 CEILING = 1.15
@@ -285,7 +286,7 @@ def _far_below(figures: Groups) -> dict[str, Doubt]:
     for (_, label, _), by_host in figures.items():
         if not 3 <= len(by_host) < LEAST_NODES:
             continue
-        # One of several links may be slow.
+        # A node counts with its slowest rate, because one of several links may be slow.
         slowest = [(host, min(own, key=lambda figure: figure.rate)) for host, own in by_host.items()]
         (host, low), *others = sorted(slowest, key=lambda row: row[1].rate)
         least, most = others[0][1].rate, others[-1][1].rate
@@ -350,7 +351,7 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
     for (model, label, unit), by_host in whole.items():
         logs = {host: _log_rate(own) for host, own in by_host.items()}
         slower = sorted(slower_mode(logs))
-        # A few slower nodes may be bad.
+        # If only a few nodes are slower, they may be bad nodes rather than a second mode.
         if len(slower) <= most_low(len(logs)):
             figures[model, label, unit] = by_host
             continue

@@ -37,8 +37,8 @@ MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # The errors that torch raises for an unusable device. AssertionError: torch was built without the backend.
 # DeferredCudaCallError: CUDA failed to start.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-# The wait before the second attempt: by then (an estimate) other processes have finished starting or ending on the
-# device, and the driver is awake.
+# The wait before the second attempt to open a device. By then (an estimate) other processes have finished starting or
+# ending on it, and the driver has initialised it.
 _SETTLES_S = 0.5
 # The numbers that a kernel has to compute as a proof that it works: integers that float32 represents exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
@@ -162,7 +162,7 @@ class Accel:
         return min(host.memory().usable, int(total)) if is_shared else int(free), int(total)
 
     def memory(self) -> MemoryFigures:
-        """Return torch's four figures on this device; on the CPU, where torch keeps none, the resident set."""
+        """Return torch's memory figures of this device; on the CPU, where torch keeps none, the resident set."""
         if self.is_cpu:
             return resident()
         if self.kind == "mps":
@@ -277,7 +277,7 @@ class Accel:
 
 
 def has_context(accel: Any) -> bool:
-    """Return whether this process has a context on the device and can pin memory: freeing that may then fail."""
+    """Return whether this process has a context on the device and can pin memory: freeing such memory may then fail."""
     started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
     return bool(accel.can_pin and accel.device.type != "cpu" and started())
 

@@ -2,8 +2,8 @@
 
 The answer to a request is any number of lines, each sent as soon as it is known. The last line has the key `end` and
 contains the result. A child that gets no request (`run`) finishes its answer by ending. A line with the key `raised` is
-a gpucheck error, and is raised again here. Lines that are not JSON objects are ignored: the user's start-up file
-printed them, or the child ended in the middle of one.
+a gpucheck error, and the parent raises it again. Lines that are not JSON objects are ignored: the user's start-up
+file printed them, or the child ended in the middle of one.
 
 `child_stdio` is the child's side. `child` starts the processes, limits their time and ends them.
 """

@@ -36,13 +36,13 @@ _ANY = ""
 
 
 def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or device memory that another stream will use, until its device, or any, settles."""
+    """Keep pinned memory, or device memory that another stream will use, until a `settle` of its device, or of any."""
     _OWNED.setdefault(device, []).append(thing)
     return thing
 
 
 def settle(*devices: Waited, error: BaseException | None = None) -> None:
-    """Wait for the devices; then, unless that raises, release what is owned for them and held by frames of `error`."""
+    """Wait for the devices. Unless that raises, release the objects owned for them, and those in frames of `error`."""
     for device in devices:
         try:
             device.synchronize()
@@ -111,7 +111,7 @@ def lose(error: BaseException, device: str | None = None) -> None:
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
     """Turn the garbage collector off while an import creates many lasting objects."""
-    # A process of gpucheck (`is_ours`) never searches them: at its end that would take as long as the import.
+    # A process of gpucheck (`is_ours`) never scans these objects: a scan at its end would take as long as the import.
     was_on = gc.isenabled()
     gc.disable()
     try:

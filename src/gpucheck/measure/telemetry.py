@@ -26,7 +26,7 @@ ENERGY_SPAN_S = 2.0
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# nvml.h: it "may be also reported during PState or clock change", so a single reading of this reason proves nothing.
+# nvml.h: this reason "may be also reported during PState or clock change", so a single reading of it proves nothing.
 FLASHES = "hw_slowdown"
 # This reason is normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
@@ -36,8 +36,8 @@ HELD_BELOW = 0.98
 # The counters of nvml.h for how long these reasons lowered the clock.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A clock that was lowered for a smaller share of the time has no effect. The driver counts in steps of a tenth of
-# a second, with a delay, so a single step may belong to earlier work.
+# A limit that lowered the clock for a smaller share of the time does not affect a figure. The driver counts in steps of
+# a tenth of a second, with a delay, so a single step may belong to earlier work.
 LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
@@ -186,7 +186,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Return the seconds for which each cause lowered the clock, and those between the readings around the run."""
+    """Return the seconds for which each cause lowered the clock, and the time between the readings around the run."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]
     start = next((sample for sample in reversed(counted) if sample["at_s"] <= first), None)
@@ -268,8 +268,8 @@ def is_busy(used: Others, threads: int, cores: int | None) -> bool:
     # standard deviation plus a tenth of a core.
     if used.cores is None or cores is None:
         return False
-    off = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
-    return used.cores > max(cores - threads, 0) + off
+    error = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
+    return used.cores > max(cores - threads, 0) + error
 
 
 def held_bytes(device: Device) -> int | None:

@@ -79,13 +79,13 @@ LONG_CALL_S = 10e-3
 SURELY_LONG_S = 0.1
 # The host stays ahead of a device whose calls take at least this many times longer than enqueueing them.
 AHEAD_RATIO = 5.0
-# An unheld window whose first time stamp the device had already passed counts if enqueueing took at most half of it.
+# An unheld window whose first time stamp the device had passed counts if enqueueing took at most half of its length.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# The stream is held after this many windows in a row with too slow a host, and not after a short pause of the host,
-# because a hold distorts the result: a rest makes a device at its power limit faster.
+# The stream is held only after this many windows in a row with too slow a host. A short pause of the host is not
+# enough, because a hold distorts the result: a device at its power limit is faster after a rest.
 MOST_HESITATIONS = 20
-# The hold lasts half as long again as the enqueueing, plus its own launch.
+# The hold lasts 1.5 times as long as the enqueueing, plus the time to launch the hold.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
 # The longest hold. A driver that also draws a desktop kills a kernel after some seconds.
 MOST_HOLD_S = 1.0
@@ -261,7 +261,7 @@ MOST_HOST_CALLS = 5000
 # A row measures the call and not the work if a call on empty data takes more than this share of the time. With a limit
 # of 1 %, no pinned copy below 128 MiB had a rate on an H100.
 CALL_BOUND = 0.05
-# Time stamps are rounded, so a window just below a millisecond counts as one.
+# Time stamps are rounded, so a window just below a millisecond counts as a full millisecond.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
 # The host's clock has a resolution of 100 ns or better (Windows has the coarsest).
@@ -282,7 +282,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, and the telemetry during them. `beside_…` hold other load, and why telemetry is missing."""
+    """A row's samples, and the telemetry during them. The `beside_…` fields have the flags of telemetry and of other
+    load, the cores that other processes used, and the reason for missing telemetry."""
 
     run: Run
     clock: Clock
@@ -441,7 +442,7 @@ def _on_host_clock(
 
 
 def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window: the shorter of two decides, as a pause of the host lengthens one."""
+    """Return how many calls fill a window. The shorter of two windows decides: a pause of the host may lengthen one."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))

@@ -148,13 +148,14 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     return Finding("memory.device", "info", title, message, evidence)
 
 
-def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
-    """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device."""
+def judge_holders(card: Device | None, index: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
+    """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device. `index`
+    is the GPU's position in `facts.devices`."""
     if card is not None:
         finding = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
         if finding is not None:
             emit(Judged(finding))
-    reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
+    reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
     emit(Judged(replace(judge_processes(card.processes if card else None, os.getpid(), reason), device=device)))
 
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # importing accel imports torch
 # (c10/core/AllocatorConfig.h, the same values since 1.0) rounds requests up to multiples of 512 B. Their segment has
 # 2 MiB for requests up to 1 MiB, 20 MiB for requests up to 10 MiB, and the size of the request above that.
 TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
-# More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
+# The size exceeds the 16 MiB that the 20 MiB segment leaves free, so the temporary tensor needs a separate segment.
 TEMPORARY_SIZE = 32 * MIB
 
 FIGURES = ("memory_allocated_bytes", "max_memory_allocated_bytes", "memory_reserved_bytes", "max_memory_reserved_bytes")
 # The four figures at one moment, in this order.
 Level = tuple[int, int, int, int]
-# The steps of the sequence: the action, and the lesson.
+# The steps of the sequence: the action, and what its figures show.
 STEPS: dict[StepName, tuple[str, str]] = {
     "start": ("empty the cache, reset the peaks", "peaks start from the current use"),
     "allocate": (

@@ -66,8 +66,8 @@ class ModelOptions:
 
 # The first step creates the state that training keeps, and the second uses it.
 STEPS = 2
-# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. Taken as GiB it is up to
-# 6 % more than torch can use, so a program that needs more certainly does not fit.
+# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. gpucheck takes it as GiB,
+# up to 6 % more than torch can use, so a program that needs more certainly does not fit.
 _GIB = {
     **dict.fromkeys(("Tesla T4", "NVIDIA GeForce RTX 4080"), 16),
     **dict.fromkeys(("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), 24),
@@ -143,8 +143,8 @@ def _gib(name: str) -> int:
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
-    """Raise UsageError for `--dry DEVICE` after the program, which would get it and train, if its source has no word
-    `dry`. `before` are the arguments before the program."""
+    """Raise UsageError for `--dry DEVICE` after the program: the program would get the option, and train. If its
+    source has the word `dry`, the option may be its own, and is accepted. `before` are the arguments before it."""
     script, *arguments = program
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")

@@ -1,7 +1,7 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
-The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
-device. Functions that it does not see (those of `torch.cuda`, classes) are replaced while the engine runs.
+The function mode sees every call of torch's Python interface, before a build without such a device gets the
+arguments. Functions that it does not see (those of `torch.cuda`, classes) are replaced while the engine runs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return kernels.call(self.world, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
-        """Return the one device other than the CPU among a call's tensors; 0-dim ones beside others do not count."""
+        """Return the one device other than the CPU among a call's tensors, or None for several. Without one, return the
+        CPU, or None if a device is unknown. Tensors with 0 dimensions count only if there are no others."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
         placed = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
@@ -107,7 +108,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
-        """Raise an error if the host reads a tensor that claims another device."""
+        """Raise an error if the host reads a tensor whose simulated device is not the CPU."""
         text = KINDS.get(func, _OTHER).type_error
         for name, tensor in tensors:
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
@@ -135,7 +136,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return (*args[:start], *map(followed, args[start:])), {key: followed(item) for key, item in kwargs.items()}
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Create a tensor on the CPU that claims the requested device, or the default one."""
+        """Create a tensor whose simulated device is the requested device, or the default one."""
         device, kind = devices.device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
         at = kind.sparse_at  # indices move to the device of the values
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
@@ -238,7 +239,7 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         is_home = ctx.source in (None, CPU)
-        # Otherwise a copy between two GPUs would count as a copy to the host, because its result claims no device yet.
+        # Otherwise a copy between two GPUs would count as a copy to the host, because its result has no device yet.
         with contextlib.nullcontext() if is_home else ctx.surface.world.here.entered():
             back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
@@ -371,7 +372,7 @@ def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, *
 
 
 def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """Return padded sequences, and their lengths on the host, which no operation shows."""
+    """Return padded sequences, and their lengths on the host. No operation shows these, so their device is set."""
     out = surface._called(_UNPACKED, args, kwargs)
     surface.world.claims.put(out[1], CPU)
     return out
@@ -475,7 +476,7 @@ KINDS: dict[Any, Kind] = {
 
 
 class _Generator(torch.Generator):  # type: ignore[misc]
-    """A generator on the CPU that claims another device."""
+    """A generator on the CPU that reports the requested device."""
 
     place = CPU
     made_at: Place | None = None
@@ -510,7 +511,7 @@ class _AnyGenerator(type):
 
 
 _ORIGINAL_GENERATOR = torch.Generator
-# The bytes of CUDA's state: seed and offset. They follow the state of the CPU, which draws the numbers here.
+# The bytes of a CUDA generator's state: seed and offset. They follow the state of the CPU generator, which draws here.
 _STATE_BYTES = 16
 
 
@@ -756,7 +757,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
-        # The backward pass runs the user's hooks, checkpoints and functions, and so does saving tensors for it.
+        # The user's hooks, checkpoints and functions run in the backward pass, and while tensors are saved for it.
         *torch_private.replacing(
             "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(backward, run))
         ),
@@ -768,7 +769,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
 
 def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
-    """Group lists of tensors by dtype and by the device that the first list's tensors claim, as torch does."""
+    """Group lists of tensors by dtype and by the simulated device of the first list's tensors, as torch does."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
         placed = [surface.device_of(tensor) for tensor in lists[0]]
@@ -804,7 +805,7 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[Surface]:
-    """Inside the `with` block, tensors claim their devices in `world`, and torch reports a GPU."""
+    """Simulate a GPU inside the `with` block: tensors report their devices in `world`, and torch reports a GPU."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)

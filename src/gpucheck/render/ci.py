@@ -172,8 +172,8 @@ _IN_PROPERTY = _IN_DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 def _workflow_command(level: str, message: str, properties: Mapping[str, str]) -> str:
-    of = ",".join(f"{name}={plain(text).translate(_IN_PROPERTY)}" for name, text in properties.items())
-    return f"::{level} {of}::{plain(message).translate(_IN_DATA)}\n"
+    pairs = ",".join(f"{name}={plain(text).translate(_IN_PROPERTY)}" for name, text in properties.items())
+    return f"::{level} {pairs}::{plain(message).translate(_IN_DATA)}\n"
 
 
 def plain(text: str) -> str:

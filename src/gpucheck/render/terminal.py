@@ -262,7 +262,7 @@ _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{he
 
 
 def svg(report: Report, theme: Theme = "dark") -> str:
-    """Return the report's screen of 80 columns, below the command line that made it."""
+    """Return an SVG picture of the report's screen in 80 columns, below the command line that made it."""
     from xml.sax.saxutils import escape
 
     title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"

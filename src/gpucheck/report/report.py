@@ -127,13 +127,15 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
-    """Return the exit status of the findings: 3 if every check was skipped."""
+    """Return the exit status of the findings: 3 if every check was skipped, but 4 if one of them had no time left."""
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
         return errors.FAILED
     if "inconclusive" in verdicts:
         return errors.UNDECIDED
-    return errors.COULD_NOT_LOOK if verdicts == {"skip"} else errors.OK
+    if verdicts != {"skip"}:
+        return errors.OK
+    return errors.UNDECIDED if any(finding.id.endswith(".time") for finding in findings) else errors.COULD_NOT_LOOK
 
 
 def settle(codes: Iterable[int]) -> int:

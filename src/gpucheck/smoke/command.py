@@ -188,7 +188,7 @@ def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], 
     except Wrong as wrong:
         # The check's own fix is for a GPU, which can be taken out of use. It does not apply to a CPU.
         return "fail", str(wrong), wrong.evidence, wrong.fix or (None if accel.is_cpu else check.then)
-    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+    except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the finding
         device_lifetime.saw(error, accel.id)
         cause, _ = messages.cause_in(messages.chain_of(error))
         *_, frame = traceback.extract_tb(error.__traceback__)

@@ -63,23 +63,23 @@ def non_blocking(accel: Accel) -> Passed:
     return _copies(accel, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
-def _copies(accel: Accel, host: torch.Tensor, home: torch.Tensor) -> Passed:
-    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=accel.device)
+def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> Passed:
+    moved = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=accel.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
         host.copy_(wanted)
-        there.fill_(-1)  # poison, so that missing copies show
-        home.fill_(-1)
+        moved.fill_(-1)  # poison, so that missing copies show
+        back.fill_(-1)
         accel.synchronize()
-        there.copy_(host, non_blocking=True)
+        moved.copy_(host, non_blocking=True)
         accel.synchronize()
         # The device compares, so that an error of the copy back cannot hide or cause a difference.
         _expect_none(
-            there != wanted.to(accel.device), f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample
+            moved != wanted.to(accel.device), f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample
         )
-        home.copy_(there, non_blocking=True)
+        back.copy_(moved, non_blocking=True)
         accel.synchronize()
-        _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
+        _expect_none(back != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
     return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
@@ -126,7 +126,7 @@ def main() -> int:
         say({"error": error.why})
     except Wrong as wrong:
         say({"wrong": str(wrong), "fix": wrong.fix, "evidence": to_json(wrong.evidence)})
-    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+    except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the finding
         device_lifetime.saw(error)
         say({"error": str(error)})
     return 0
@@ -157,7 +157,7 @@ class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as
 
 
 def shared_memory() -> tuple[int, int] | None:
-    """Return total and free bytes of the shared memory that workers pass batches through; None if it is no folder."""
+    """Return total and free bytes of the shared memory that workers pass batches through; None without /dev/shm."""
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(SHM)
         return usage.total, usage.free

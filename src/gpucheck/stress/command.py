@@ -36,8 +36,8 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The functions that read the machine and start a device's child, which tests replace. A child may send nothing
-    for `opening_s` until it is ready, and for `silent_s` afterwards, as in benchmarks."""
+    """The functions that read the machine and start a device's child; tests replace them. A child may be silent for at
+    most `opening_s` seconds until it is ready, and for `silent_s` seconds afterwards, as in benchmarks."""
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log

@@ -55,7 +55,7 @@ def main() -> int:
             run(setup, opened, watch, say, lambda: next(lines))
     except CannotLook as error:
         say(raised(error))
-    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the answer
+    except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the result
         say({"busy": BUSY_S})
         fault = faults.of(error, WHERE, setup["device"], step=setup.get("step", ""))
         say({"fault": to_json(fault), "end": True})
@@ -191,7 +191,7 @@ class State:
         self.wrong_steps += 1
         for result in wrong:
             # Differences by rounding have a separate limit: some devices have them in every step, and they must not
-            # displace certain errors.
+            # displace errors that rounding cannot explain.
             is_rounding = result.worst_of_bound is not None and result.worst_of_bound <= 1
             if self._reported_wrong[is_rounding] < MOST_WRONG:
                 self._reported_wrong[is_rounding] += 1

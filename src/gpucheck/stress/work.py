@@ -50,7 +50,7 @@ _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy of this size takes long compared with launching it.
 _COPY, _COPY_CPU = 64 * MIB, 4 * MIB
-# The memory that a step tests takes tens of milliseconds on an H200 and on a CPU.
+# A step tests this much memory, which takes tens of milliseconds on an H200 and on a CPU.
 _WINDOW, _WINDOW_CPU = GIB, 16 * MIB
 # A step is long compared with a wait for the device (about 20 µs), and short compared with a point of the curve.
 STEP_S = 0.1
@@ -59,7 +59,7 @@ MOST_PRODUCTS = 256
 _BESIDE_CHUNKS = 6
 # A failed allocation is repeated with less memory, down to this share of the requested size.
 _LESS, _LEAST = 0.9, 0.2
-# Wrong elements of a result that are computed in float64.
+# At most this many wrong elements of a result are computed again in float64.
 _MOST_PLACES = 64
 # The text for a difference that the device counted and the host does not find.
 _GONE = "no difference at the second read"
@@ -130,7 +130,8 @@ class Work:
         # cuBLAS promises the same bits on GPUs with the same architecture and number of SMs ("Results Reproducibility"
         # in its manual), oneMKL with the same alignment and number of threads (its guide to reproducibility).
         self.reproducible = accel.is_cpu or (accel.kind == "cuda" and not torch.version.hip)
-        # The next pattern, window and result, how many products a step has, and which way copies go next.
+        # The next pattern (`_turn`), window (`_at`) and result (`_next`), the direction of the next copies (`_phase`),
+        # and the number of products of a step.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
         # By a window's position: the pattern written in this turn, and the number of words tested in this run.

@@ -37,7 +37,7 @@ _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
 FAST_ACCUMULATION = "fast accumulation"
 # Fewer random numbers than this may all be equal by chance, especially small integers.
 _FEWEST_TO_SPREAD = 16
-# Results of whole numbers are exact, so an error of half of one is already wrong.
+# Results of whole numbers are exact, so an error of 0.5 is already wrong.
 _HALF_OF_ONE = 0.5
 # The columns compared at once, as float64 copies, and the elements examined at once.
 _COLUMNS_AT_ONCE = 1024
@@ -243,7 +243,8 @@ def sample_is(got: Tensor, wanted: Wanted) -> bool:
 # 1/32 of the operations of the checked product. It runs on the result's device if that has float64, else on the CPU,
 # part by part.
 WIDTH = 64
-# Elements that are converted to float64 at once, 64 MiB of them, and the number of such copies at a time.
+# The elements that are converted to float64 at once (64 MiB), the number of such copies at a time, and the bytes of a
+# float64.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
 # Devices with float64; the CPU computes for the others.
@@ -254,8 +255,8 @@ _WITH_FLOAT64 = frozenset({"cpu", "cuda"})
 class Sums:
     """The result of the sums. `worst` is the largest difference as a share of its threshold; at most 1 passes.
 
-    It is in row `row`, in `columns` columns from `column` on. An error in one element that is larger than `detectable`,
-    twice the largest threshold, is found. `blocks` is the number of sums.
+    That difference is in row `row`, in `columns` columns from `column` on. An error in one element is found if it is
+    larger than `detectable`, twice the largest threshold. `blocks` is the number of sums.
     """
 
     worst: float

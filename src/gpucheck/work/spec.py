@@ -23,7 +23,7 @@ AXIS_GRAMMAR = "NAME[:LOW..HIGH], like seq or seq:128..8192, with a shape that n
 # The name of a dimension. A name contains no x, because an x separates sizes.
 _NAME = "(?!x)[A-Za-z_](?:(?!x)[A-Za-z0-9_])*"
 
-# Elements of one sample; a larger number is a typing error (a terabyte of bytes).
+# The most elements of one sample (1 TiB in uint8); a larger number is a typing error.
 LARGEST_SAMPLE = 2**40
 
 
@@ -125,7 +125,8 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return modules and factories: those without arguments that no other uses, and those with arguments, by name."""
+    """Return the names of modules and factories: those that need no arguments and that no other uses, and those that
+    need arguments, with the names of the arguments."""
     classes: dict[str, ast.ClassDef] = {}
     made: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}

@@ -273,7 +273,7 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
 ALLOWANCE = 0.1
-# At most this many differing results, and this many elements of each, are examined. A result takes about a second.
+# At most this many differing results, and this many elements of each, are examined, each result for about a second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
@@ -409,7 +409,7 @@ LOOKING = 0.6
 LOOK_S = 1e-3
 # One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
-# Shares of the looks that there is time for: spread points before the first crossings, and crossings in one round.
+# Shares of all looks that the time allows: the spread points before the first crossings, and the crossings of a round.
 SPREAD, CROSSED = 0.25, 1 / 30
 # This many spread points between two rounds of crossings find good sides that no crossing would try.
 SPREAD_BETWEEN = 4

@@ -138,7 +138,7 @@ def _rates(
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
 
 SEARCHED = "bench_matmul_search"
-# The smallest keeps the device busy, the largest fills it.
+# The sides of the shapes to search: the smallest keeps the device busy, the largest uses all of it.
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
 # The JSON names this many shapes without a kernel, and counts all.
 MOST_REFUSED_TOLD = 16
@@ -214,7 +214,7 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 
 def grid_in(case: Case, grid: Grid, room: int) -> Grid:
-    """Return the range without shapes that exceed `largest`, or that would not fit as a row with its check."""
+    """Return the range without shapes that exceed `largest`, or that do not fit into `room` bytes with their check."""
     most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
@@ -232,7 +232,7 @@ def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
 
 
 class Tries:
-    """Tries shapes on a device. The time of a try is the time since the previous answer."""
+    """Tries shapes on a device. The time of a try is counted from the end of the previous try."""
 
     def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
         self._accel, self._kind, self._flat = accel, kind, flat
@@ -318,7 +318,7 @@ class Tries:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# This is enough for both rates of at least one dtype on a GPU with a readable clock.
+# The default is enough for both rates (sustained and burst) of at least one dtype on a GPU with a readable clock.
 DEFAULT_BUDGET_S, CPU_BUDGET_S = 60.0, 30.0
 # A longer row would narrow the interval for this process, but not the differences between processes.
 LONGEST_ROW_S = 3.0

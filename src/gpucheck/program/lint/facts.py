@@ -61,7 +61,7 @@ class File:
     """A file during its analysis: its tree, names, processes, and the mistakes so far."""
 
     tree: ast.Module
-    # The source lines, from line 0; and the ids of ignore comments by line from 1, an empty set for all.
+    # The source lines, line 1 at index 0; and the IDs in ignore comments, by line from 1 (an empty set: every rule).
     lines: list[str]
     ignored: dict[int, frozenset[str]]
     # The dotted path of each imported name.
@@ -221,7 +221,7 @@ def called_name(node: ast.Call) -> str:
 
 
 def method_kind(function: Function) -> str:
-    """Return static, class or property, or an empty text for a method that gets the object."""
+    """Return static, class or property, or an empty text for an ordinary method, which gets `self`."""
     kinds = {"staticmethod": "static", "classmethod": "class", "property": "property", "cached_property": "property"}
     decorators = (getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list)
     return next((kinds[name] for name in decorators if name in kinds), "")
@@ -235,7 +235,7 @@ _IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IG
 
 
 class Unreadable(Exception):
-    """The file cannot be judged: why, and on which line where that is known."""
+    """The reason why a file cannot be judged, with the line and the column if they are known."""
 
     def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(why)
@@ -243,7 +243,7 @@ class Unreadable(Exception):
 
 
 def parse(data: bytes) -> File:
-    """Return a file's bytes as a tree. Raises Unreadable, with the reason, if Python cannot parse them."""
+    """Return the File of these bytes, with a tree. Raises Unreadable, with the reason, if Python cannot parse them."""
     if len(data) > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
     try:
@@ -289,7 +289,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
     return [node, *below]
 
 
-# Dimensions of a tensor: none, or at least one. `None` means unknown.
+# The values of `ndim`: 0 dimensions, or at least 1. `None` means unknown.
 SCALAR, DIMENSIONS = 0, 1
 
 
@@ -435,7 +435,7 @@ _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
 
 
 def _read_processes(file: File) -> bool:
-    """Read which processes a file starts, and what runs in forked workers: return whether its datasets may."""
+    """Read which processes a file starts, and what runs in forked workers. Return whether its datasets may do so."""
     loaders: list[ast.Call] = []
     default = "fork"
     for call in file.calls:

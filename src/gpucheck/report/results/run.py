@@ -244,8 +244,8 @@ class DryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMismatch:
-    """A mismatch, raised in the program as CUDA would, `times` times. `ended` is whether the program ended by it.
-    `assumed` is how many values had been assumed before."""
+    """A mismatch that was raised in the program, as CUDA would raise it, `times` times. `ended` is whether it ended the
+    program. `assumed` is the number of values that had been assumed before."""
 
     mismatch: DeviceMismatchEntry
     ended: bool
@@ -335,12 +335,12 @@ class RankError:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` the share of the steps in
-    which it is last. The times are means of a step; None: not known. `state` is its process's state in /proc at a hang,
-    and `place` the user's line that it ran then. `ended_ns` is on rank 0's clock, after the epoch. `device` names
-    what it used, joined by commas. `left_early`: it ended without an error, and other members of one of its groups made
-    more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended
-    it. In a job with sends and receives in its steps, `own_s` is the time of a step without all waits for other ranks,
-    and `p2p_s` the time of the waits in sends and receives.
+    which it is last. The times are means per step, in seconds; None: unknown. `state` is its process's state in /proc
+    at a hang, and `place` the user's line that it ran then. `ended_ns` is in nanoseconds after the epoch, on rank 0's
+    clock. `device` names what it used, joined by commas. `left_early`: it ended without an error, and other members of
+    one of its groups made more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is
+    the exception that ended it. In a job with sends and receives in its steps, `own_s` is the time of a step without
+    all waits for other ranks, and `p2p_s` the time of the waits in sends and receives.
     """
 
     rank: int
@@ -407,7 +407,7 @@ class JobMismatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicWork:
     """Work of every n-th step, such as an evaluation or a checkpoint: this step takes `extra_s` longer than the others,
-    which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
+    which is `share` of the job's time. `ranks` do it; empty if all do it or if that is unknown."""
 
     every: int
     extra_s: float

@@ -178,7 +178,7 @@ Change = Literal["slower", "faster", "same", "cannot tell"]
 class ComparedRow:
     """A measurement that both reports have. Times are seconds per call, the medians over the runs' medians. `ratio` is
     the new time over the old, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at `ci_level`, and
-    is None with fewer than 3 runs a side. `differences` are those in method. `why` is the reason if `change`
+    is None with fewer than 3 runs a side. `differences` are those of the methods. `why` is the reason if `change`
     is "cannot tell". `disturbed` names disturbances of most of the new side's runs, such as other processes on the CPU
     or a throttled clock. `old_disturbed` names those of the old side."""
 

@@ -20,7 +20,7 @@ class StressSpread:
 class StressPoint:
     """A point of a device's curve: its work from `at_s` on, and the readings during this work. `rate` is that of the
     work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and words of 64 bits that were
-    read and written (`word/s`) for memory. The last is not the memory's bandwidth, because the patterns are computed.
+    read and written (`word/s`) for memory. `word/s` is not the memory's bandwidth, because patterns are computed.
     Power is a mean over at least 2 s of one turn. It is None in the turn's first 2 s, and on devices that do not count
     energy. `held` is the reason why the clock was below the requested one."""
 
@@ -64,9 +64,9 @@ class StressDevice:
     `reproducible` is whether its libraries promise the same bits every time. `checks` is the number of products that
     were compared with float64, and `worst_of_bound` their largest error as a share of what rounding explains. `wrong`
     has the first wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error
-    counters rose. `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is how much of
-    what was filled the memory test has written and read; None without that test. `ended` is empty for a device that ran
-    to the end, else what ended it: `fault`, `error` or `signal`.
+    counters rose. `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is the part
+    of the filled memory that the memory test has written and read; None without that test. `ended` is empty for a
+    device that ran to the end, else what ended it: `fault`, `error` or `signal`.
     """
 
     name: str
@@ -92,8 +92,8 @@ class StressDevice:
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """The whole run: what was asked, and each device's answer. In a turn all devices do one kind of work; `turn_s` is
-    the mean length of a turn."""
+    """The whole run: its options, and each device's result. In a turn all devices do one kind of work; `turn_s` is the
+    mean length of a turn."""
 
     duration_s: float
     turn_s: float
