@@ -284,7 +284,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"(?<![\w:/])/users/\w|/opt/homebrew/|/private/var/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
         r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b|\bmac(book|mini| mini| studio)\b|"
         r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b|"
-        r"\b(for|on) (an? |my |the )?m[1-5]\b(?! ?(\.2|ssd|nvme))"
+        r"\b(for|on) (an? |my |the )?m[1-5]\b(?! ?(\.2|ssd|nvme|in |,))"
     ),
     "rocm": re.compile(
         r"\bhsa_status_|\brocdevice\b|\bhip ?(?:error|out of)|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"

@@ -207,14 +207,14 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "cuda.held",
         "GPU memory is still held after its program ended",
-        r"\bC Unknown Error \d{3,}MiB|\b\d{4,}MiB ?/ ?\d{4,}MiB .{0,900}No running processes found",
+        r"\bC Unknown Error \d{3,}MiB",
         meaning="A child of it still runs (DataLoader, a rank, a notebook), or a container's, which nvidia-smi hides.",
         fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
         "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
-        common=(
-            r"zombie process.{0,120}(GPU|CUDA|memory)|(GPU|CUDA|video) ?(memory|RAM) .{0,40}\bnot (been |being |get "
-            r")?(fully |properly )?(releas|freed|clear)\w*.{0,60}\b(after|even|when)\b.{0,40}\b(kill|stop|end|exit|"
-            r"terminat|finish|clos|interrupt)\w*",
+        weak=(
+            r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) .{0,16}"
+            r"(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|reboot)|\b(kill|"
+            r"stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|still) (re|f|be|oc)",
         ),
         follows=("oom.cuda", "cuinit."),
     ),
