@@ -36,7 +36,7 @@ from batch_cases import WORKLOADS
 from batch_peers import PEERS, Against, compare, installed
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import Search
+from gpucheck.batch_size.search import SizeSearch
 from gpucheck.report.results.find_batch_size import Outcome
 
 BUDGET = 2**31
@@ -147,7 +147,7 @@ def simulate(
     """
     rng = random.Random(seed)
     # The search is told how noisy peaks are: the standard deviation of a uniform spread.
-    search = Search(cap=2**20, budget_bytes=BUDGET, seek_failure=seek_failure, noise=noise / math.sqrt(12))
+    search = SizeSearch(cap=2**20, budget_bytes=BUDGET, seek_failure=seek_failure, noise=noise / math.sqrt(12))
     failures = 0
     while (attempt := search.next()) is not None:
         # One factor for a trial: the higher of its two phases is its peak.

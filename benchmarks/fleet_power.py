@@ -63,7 +63,7 @@ def fleet(
 
 
 def called_slow(figures: list[tuple[str, NodeFigure]]) -> set[tuple[str, str]]:
-    *_, placed = siblings.place(figures, FIGURES)
+    *_, placed = siblings.slow_devices(figures, FIGURES)
     return {(figures[index][0], figures[index][1].device) for index, one in placed.items() if one.certain}
 
 

@@ -106,7 +106,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
 
     opened = accel.open_device(device)
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
-    case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
+    case = product.ProductCase(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
     grid = work.grid_in(case, work.grid_of(options, opened), room)
     count = grid.count()
@@ -120,7 +120,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
         search_s = time.monotonic() - began
         assert found is not None
         with precision.precision(case.setting), torch.no_grad():
-            tries = work.Tries(opened, case.kind, work.operands(case, grid, room, opened))
+            tries = work.ShapeTrials(opened, case.kind, work.operands(case, grid, room, opened))
             best, scan_s = scan(tries, shapes)
             figures = in_turns(tries, found.shape, best)
     tried = results[0].shapes_tried

@@ -50,7 +50,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from gpucheck import stats  # noqa: E402
 from gpucheck.program import ranks_judge  # noqa: E402
-from gpucheck.program.ranks_judge import Call, Table  # noqa: E402
+from gpucheck.program.ranks_judge import CollectiveCall, JobCalls  # noqa: E402
 from gpucheck.program.run import rank_files as files  # noqa: E402
 
 KINDS = ("sound", "delayed", "alternating", "subgroups")
@@ -59,7 +59,7 @@ LEAST_NAMED, MOST_BLAMED = 0.95, 0.01
 MOST_ARRIVALS = 60_000
 
 
-def made(random_: random.Random, kind: str) -> tuple[Table, tuple[int, ...]]:
+def made(random_: random.Random, kind: str) -> tuple[JobCalls, tuple[int, ...]]:
     """A table of arrivals, and who was delayed in it. In `subgroups` pairs meet first, then all."""
     n = random_.choice((2, 3, 4, 6, 8, 16, 32, 64))
     if kind == "subgroups":
@@ -104,14 +104,16 @@ def made(random_: random.Random, kind: str) -> tuple[Table, tuple[int, ...]]:
                 for first in range(0, n - 1, 2):
                     pair = {rank: arrivals[rank] for rank in (first, first + 1)}
                     met = {rank: when + clock[rank] for rank, when in pair.items()}
-                    calls.append(Call(f"pair{first}", step, met, place=part))
+                    calls.append(CollectiveCall(f"pair{first}", step, met, place=part))
                     for rank in pair:
                         arrivals[rank] = max(pair.values()) + step_s / per_step / 10
-            calls.append(Call("all", step, {rank: at_ + clock[rank] for rank, at_ in enumerate(arrivals)}, place=part))
+            calls.append(
+                CollectiveCall("all", step, {rank: at_ + clock[rank] for rank, at_ in enumerate(arrivals)}, place=part)
+            )
             if not buckets:
                 arrivals = [max(arrivals)] * n
         at = [max(arrivals) + 1e-4] * n
-    return Table(tuple(range(n)), steps, step_s, calls, error, clock_most_s=bound), culprits
+    return JobCalls(tuple(range(n)), steps, step_s, calls, error, clock_most_s=bound), culprits
 
 
 def tables(count: int, seed: int) -> bool:

@@ -78,7 +78,7 @@ def test_a_mistake_is_told_in_one_sentence(text: str, sentence: str) -> None:
         ("GB/s", "50", 5e10),
     ],
 )
-def test_numbers_in_si(kind: config.Kind, value: object, found: float) -> None:
+def test_numbers_in_si(kind: config.ThresholdUnit, value: object, found: float) -> None:
     assert config.number(kind, value, "x") == pytest.approx(found, rel=1e-15)
 
 

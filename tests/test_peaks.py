@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from gpucheck import peaks
-from gpucheck.peaks import Part, Unknown
+from gpucheck.peaks import GpuPeaks, Unknown
 
 PARTS = peaks.parts()
 GHZ, TERA = 1e9, 1e12
 
 
-def found(*given: object, **clocks: float) -> Part:
+def found(*given: object, **clocks: float) -> GpuPeaks:
     part = peaks.lookup(*given, **clocks)  # type: ignore[arg-type]
-    assert isinstance(part, Part), part
+    assert isinstance(part, GpuPeaks), part
     return part
 
 
@@ -25,7 +25,7 @@ def unknown(*given: object, **clocks: float) -> str:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
-def test_every_row_agrees_with_its_own_arithmetic(part: Part) -> None:
+def test_every_row_agrees_with_its_own_arithmetic(part: GpuPeaks) -> None:
     assert part.source and part.date and part.kind == "data sheet"
     assert part.peak("float32") or part.name in ("NVIDIA B200", "NVIDIA H20", "NVIDIA GB300")
     assert len({(peak.dtype, peak.accumulator) for peak in part.peaks}) == len(part.peaks)

@@ -5,18 +5,18 @@ import _signal as signal  # type: ignore[import-not-found]
 import os
 
 
-def _leave(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _at_once() -> None:
+def _exit_on_interrupt() -> None:
     """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
     KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # SIGINT may be ignored from the start
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit)
 
 
-_at_once()
+_exit_on_interrupt()
 
 import _thread  # noqa: E402
 import atexit  # noqa: E402
@@ -51,7 +51,7 @@ except ImportError as _error:
 _SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 
 
-def _again(ignored: "sys.UnraisableHookArgs") -> None:
+def _resend(ignored: "sys.UnraisableHookArgs") -> None:
     """Send a signal again if Python dropped its exception, as it does in a `__del__` and in a callback of an import."""
     number = _SIGNALS.get(ignored.exc_type)
     if number is None:
@@ -70,13 +70,13 @@ def _send(number: int) -> None:
 
 def main() -> int:
     """Run the command line of this process and return its exit status."""
-    sys.unraisablehook = _again
+    sys.unraisablehook = _resend
     errors.began_s = _BEGAN_S
     try:
-        if signal.getsignal(signal.SIGINT) is _leave:
+        if signal.getsignal(signal.SIGINT) is _exit:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = app.main()
-        _at_once()
+        _exit_on_interrupt()
     except KeyboardInterrupt:  # the signal came before or after the command's own handling
         code = 130
     if code == 130:

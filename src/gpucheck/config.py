@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from gpucheck import naming, units
 from gpucheck.errors import UsageError
 
-Kind = Literal["GB/s", "TFLOP/s", "percent"]
+ThresholdUnit = Literal["GB/s", "TFLOP/s", "percent"]
 
 # The value of one unit of each kind in SI.
-SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01}
-SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
+SCALE: dict[ThresholdUnit, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01}
+SI_UNIT: dict[ThresholdUnit, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
 
 
 class Threshold(NamedTuple):
@@ -25,7 +25,7 @@ class Threshold(NamedTuple):
 
     id: str
     command: str
-    kind: Kind
+    kind: ThresholdUnit
     direction: Literal["at least", "at most"]
     judges: str
     option: str
@@ -42,7 +42,7 @@ class Threshold(NamedTuple):
         return f"in {self.kind}, 0 or more" if self.kind != "percent" else "0% or more"
 
 
-def _of_bench(id: str, kind: Kind, judges: str, help: str) -> Threshold:
+def _of_bench(id: str, kind: ThresholdUnit, judges: str, help: str) -> Threshold:
     """Return a lower limit of a benchmark's figures. The ID names the benchmark and the option."""
     benchmark, _, name = id.partition(".")
     option, metavar = f"--{name.replace('_', '-')}", "PERCENT" if kind == "percent" else "N"
@@ -128,7 +128,7 @@ DISTURBANCES: dict[str, tuple[float, str]] = {
 TURNS_S = 0.1
 
 
-def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
+def largest_loss(disturbances: Iterable[str], call_s: float | None = None) -> float:
     """Return the factor by which all of these disturbances together can lower a figure. A short call (`call_s`) on a
     busy machine may spend all of its time waiting, and the factor is then infinity."""
     names = list(disturbances)
@@ -164,7 +164,7 @@ def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None =
     return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
 
 
-def number(kind: Kind, value: Any, origin: str) -> float:
+def number(kind: ThresholdUnit, value: Any, origin: str) -> float:
     """Return `value`, with or without a percent sign, in SI. Raises UsageError, also for what looks like a fraction."""
     has_sign = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
@@ -183,13 +183,13 @@ def number(kind: Kind, value: Any, origin: str) -> float:
     return amount * SCALE[kind]
 
 
-def told(limit: Limit) -> str:
+def limit_text(limit: Limit) -> str:
     """Return the requirement of a limit as text: `at least 50.0 GB/s`."""
     threshold = BY_ID[limit.id]
     return f"{threshold.direction} {amount(threshold.kind, limit.value)}"
 
 
-def amount(kind: Kind, value: float) -> str:
+def amount(kind: ThresholdUnit, value: float) -> str:
     if kind == "percent":
         text = units.significant(value * 100)
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"

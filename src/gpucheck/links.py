@@ -7,14 +7,14 @@ import re
 from typing import Any, Literal
 
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
-HostMemory = Literal["pageable", "pinned"]
+HostMemoryKind = Literal["pageable", "pinned"]
 
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     "both": ("host_to_device", "device_to_host"),
     **dict.fromkeys(("host_to_device", "h2d"), ("host_to_device",)),
     **dict.fromkeys(("device_to_host", "d2h"), ("device_to_host",)),
 }
-MEMORIES: dict[str, tuple[HostMemory, ...]] = {
+MEMORIES: dict[str, tuple[HostMemoryKind, ...]] = {
     "both": ("pageable", "pinned"),
     "pageable": ("pageable",),
     "pinned": ("pinned",),

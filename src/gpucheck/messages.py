@@ -320,7 +320,7 @@ _CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.c
 _OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
 # The text of an error counts only if its class is one of these, which libraries raise. The text of other classes, such
 # as ValueError, comes from a program.
-SPEAKING_CLASSES = frozenset(
+LIBRARY_ERRORS = frozenset(
     ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_OF_THE_RUNTIME)
 )
 
@@ -349,7 +349,7 @@ def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Caus
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
-    cause = cause_of(text, where) if SPEAKING_CLASSES.intersection(classes) else None
+    cause = cause_of(text, where) if LIBRARY_ERRORS.intersection(classes) else None
     is_of_runtime = any(name in classes for name in _OF_THE_RUNTIME)
     return BY_ID["device.runtime"] if cause is None and is_of_runtime else cause
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpucheck.errors import UsageError
 
-Row = TypeVar("Row")
+Item = TypeVar("Item")
 # Names at least this similar are a typing error; difflib's usual 0.6 takes `nope` for `copies`.
 SLIP = 0.7
 # Names of dtypes in torch and elsewhere; by similarity of spelling, `float` would be float64.
@@ -45,14 +45,14 @@ def hint(name: str, known: Sequence[str]) -> str:
 
 
 def select(
-    rows: Sequence[Row],
-    name_of: Callable[[Row], str],
+    rows: Sequence[Item],
+    name_of: Callable[[Item], str],
     only: Sequence[str],
     skip: Sequence[str],
     *,
     noun: str,
     nothing: str,
-) -> list[Row]:
+) -> list[Item]:
     """Return the rows whose name begins with a prefix in `only` (all rows if it is empty) and with none in `skip`.
     Raises UsageError for a prefix that matches no `noun`, and with the reason `nothing` if no row is left."""
     names = [name_of(row) for row in rows]

@@ -16,7 +16,7 @@ from gpucheck.errors import UsageError
 # Reads the text of an option's value, given the option's name. Raises UsageError, which names the option.
 Parse = Callable[[str, str], Any]
 Declared = TypeVar("Declared")
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 
 _KEY = "option"
 
@@ -83,10 +83,10 @@ class Option:
         return f"{self.help} [{notes}]" if notes else self.help
 
 
-def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
+def _field_of(declare: Callable[Parameters, Option]) -> Callable[Parameters, Any]:
     """Return a maker of dataclass fields with the same parameters as the maker of an option."""
 
-    def made(*given: Given.args, **named: Given.kwargs) -> Any:
+    def made(*given: Parameters.args, **named: Parameters.kwargs) -> Any:
         option = declare(*given, **named)
         default: Any = () if option.repeat and option.default is None else option.default
         return dataclasses.field(default=dataclasses.MISSING if option.required else default, metadata={_KEY: option})

@@ -39,7 +39,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GpuPeaks:
     """A part's peaks and their source. `because` says why it is an estimate, `missing` why some peaks are not
     estimated. `bus_widths` are all known widths, `bus_width_bits` is the device's own, else the first of them."""
 
@@ -76,14 +76,16 @@ class Unknown(NamedTuple):
     reason: str
 
 
-def parts() -> tuple[Part, ...]:
-    """Return the parts of the table. A key of a row is a field of `Part`."""
+def parts() -> tuple[GpuPeaks, ...]:
+    """Return the parts of the table. A key of a row is a field of `GpuPeaks`."""
     listed = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
         widths = tuple(width) if isinstance(width, list) else (width,)
         made = {"capability": _capability(row), "peaks": tuple(Peak(**peak) for peak in row["peaks"])}
-        listed.append(Part(**{**row, **made, "kind": "data sheet", "bus_width_bits": widths[0], "bus_widths": widths}))
+        listed.append(
+            GpuPeaks(**{**row, **made, "kind": "data sheet", "bus_width_bits": widths[0], "bus_widths": widths})
+        )
     return tuple(listed)
 
 
@@ -95,7 +97,7 @@ def lookup(
     *,
     clock_hz: float | None = None,
     memory_clock_hz: float | None = None,
-) -> Part | Unknown:
+) -> GpuPeaks | Unknown:
     """Return the part of exactly these values, or else an estimate from them, which needs the highest clocks."""
     if capability is None or multiprocessors is None:
         return Unknown("the device does not report its compute capability and multiprocessors")
@@ -120,7 +122,7 @@ def lookup(
         )
     other = "does not have the multiprocessors or the memory bus of the model in the table"
     because = f"{of} {other if named else 'is not in the table of parts'}; from {multiprocessors} SMs of "
-    return Part(
+    return GpuPeaks(
         name=name or "",
         kind="estimate",
         source=rows[0]["source"] if peaks else "the device's bus width and memory clock",

@@ -11,7 +11,7 @@ import pytest
 from gpucheck.batch_size import command as command_module
 from gpucheck.batch_size import runner
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.loop import Loop
+from gpucheck.batch_size.loop import SearchLoop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
@@ -68,14 +68,14 @@ def find(cpu_machine: None) -> Find:
 
 
 @pytest.fixture
-def hunts(monkeypatch: pytest.MonkeyPatch) -> list[Loop]:
+def hunts(monkeypatch: pytest.MonkeyPatch) -> list[SearchLoop]:
     """The searches that the command makes, as it makes them."""
-    made: list[Loop] = []
+    made: list[SearchLoop] = []
 
-    class Kept(Loop):
+    class Kept(SearchLoop):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(command_module, "Loop", Kept)
+    monkeypatch.setattr(command_module, "SearchLoop", Kept)
     return made

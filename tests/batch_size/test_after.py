@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.batch_size.answer import History, plan
-from gpucheck.batch_size.loop import Loop
+from gpucheck.batch_size.loop import SearchLoop
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
+from gpucheck.batch_size.outcome import Budget, Setup, SetupFailed, TrialResult
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Trial
 from gpucheck.report.facts import Facts
@@ -42,11 +42,11 @@ def after(
     """What is recommended after a search in which 90 is the largest of 1000 bytes."""
     runner, asked = Scripted(*ends), plan(FindBatchSizeOptions(target="mlp", mode="infer", **options))
     emit = (events if events is not None else []).append
-    searched = Loop(asked, emit, Facts(), runner, BUDGET, time.monotonic() + left_s)  # type: ignore[arg-type]
+    searched = SearchLoop(asked, emit, Facts(), runner, BUDGET, time.monotonic() + left_s)  # type: ignore[arg-type]
     for result in (SMALL, FITS):
         searched.history.take(result)
     searched.history.end("out-of-memory")
-    searched._follow()
+    searched._recommend_size()
     assert searched.history.recommended is not None
     return searched.history.recommended, searched.history, runner
 
@@ -77,7 +77,7 @@ def test_a_size_that_fails_is_not_recommended() -> None:
 
 
 def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
-    for error in (Refused("no room"), CannotLook("no trial could start")):
+    for error in (SetupFailed("no room"), CannotLook("no trial could start")):
         assert after(error)[0].reason == "no time left to run it"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size import loop
-from gpucheck.batch_size.answer import History, Plan, plan
-from gpucheck.batch_size.loop import Loop, Schedule
+from gpucheck.batch_size.answer import History, SearchPlan, plan
+from gpucheck.batch_size.loop import Schedule, SearchLoop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import MOST_STEPS, Budget, Setup, TrialResult
 from gpucheck.batch_size.runner import Runner
@@ -80,7 +80,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def asked(device: str = "cpu", **options: Any) -> tuple[Plan, Setup]:
+def asked(device: str = "cpu", **options: Any) -> tuple[SearchPlan, Setup]:
     made = plan(FindBatchSizeOptions(target="mlp", memory_limit="64GiB", **options))
     return made, Setup("mlp", (), made.options.mode, "adamw", None, device, None, 64 * GIB, recipe=made.recipe)
 
@@ -89,7 +89,7 @@ def searched(seconds: float, *, device: str = "cpu", **options: Any) -> dict[str
     made, setup = asked(device, **options)
     recorder = Recorder()
     with Clocked(setup) as runner:
-        Loop(made, recorder, Facts(), runner, BUDGET, seconds).run()
+        SearchLoop(made, recorder, Facts(), runner, BUDGET, seconds).run()
     found: dict[str, Any] = to_json(next(e.value for e in reversed(recorder.events) if isinstance(e, Answered)))
     return found
 
@@ -197,7 +197,7 @@ def test_a_search_that_closed_within_its_tolerance_says_so_whatever_time_is_left
     for failed, limited_by in ((1015, "out-of-memory"), (1200, "time")):
         made, setup = asked()
         with Clocked(setup) as runner:
-            seeking = Loop(made, Recorder(), Facts(), runner, BUDGET, clock.now)
+            seeking = SearchLoop(made, Recorder(), Facts(), runner, BUDGET, clock.now)
             seeking.history.take(replace(TIMED, batch_size=1000, purpose="confirm"))
             seeking.history.take(TrialResult(batch_size=failed, purpose="search", outcome="out-of-memory"))
             seeking._search()

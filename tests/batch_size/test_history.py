@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.batch_size.answer import History, findings, result_of
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.loop import Loop
+from gpucheck.batch_size.loop import SearchLoop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Trial
@@ -39,7 +39,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_that_is_cut_short_claims_no_more_than_was_run(
-    scenario: Scenario, cpu_machine: None, hunts: list[Loop], name: str
+    scenario: Scenario, cpu_machine: None, hunts: list[SearchLoop], name: str
 ) -> None:
     scene, options = SEARCHES[name]
     scenario(**scene)

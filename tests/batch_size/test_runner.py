@@ -12,8 +12,8 @@ from unittest import mock
 import psutil
 import pytest
 
-from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
-from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, Watch
+from gpucheck.batch_size.outcome import Setup, SetupFailed, TrialResult
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, MemoryGuard, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import host
@@ -229,7 +229,7 @@ def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenari
         mock.patch("psutil.Process.memory_info", side_effect=rows),
         mock.patch("psutil.Process.children", return_value=[]),  # the test run's own helpers
     ):
-        watch = Watch(os.getpid(), 200 * MIB)
+        watch = MemoryGuard(os.getpid(), 200 * MIB)
         assert not any(watch.look() for _ in range(3))
         watch.baseline = baseline * MIB
         assert not any(watch.look() for _ in range(3))
@@ -237,7 +237,10 @@ def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenari
     assert watch.exceeded == 250 * MIB
     # The child says it as soon as it knows, so that the watch holds while the model is built.
     scenario(baseline=MIB, setup="eat")
-    with Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner, pytest.raises(Refused, match="building it took 1"):
+    with (
+        Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner,
+        pytest.raises(SetupFailed, match="building it took 1"),
+    ):
         runner.start()
 
 
@@ -293,7 +296,10 @@ def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(
     with Runner(SETUP) as runner, pytest.raises(CannotLook, match="killed by SIGKILL, but not by the kernel's"):
         runner.start()
     monkeypatch.setattr(host, "memory_kills", iter(range(100)).__next__)
-    with Runner(SETUP) as runner, pytest.raises(Refused, match="killed by the kernel: the machine's memory ran out"):
+    with (
+        Runner(SETUP) as runner,
+        pytest.raises(SetupFailed, match="killed by the kernel: the machine's memory ran out"),
+    ):
         runner.start()
 
 
@@ -307,7 +313,7 @@ def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
     scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
     refused = "RuntimeError: DefaultCPUAllocator: can't allocate memory"
-    with Runner(SETUP) as runner, pytest.raises(Refused, match=refused):
+    with Runner(SETUP) as runner, pytest.raises(SetupFailed, match=refused):
         runner.start()
 
 

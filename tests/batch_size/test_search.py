@@ -11,7 +11,14 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import CAREFUL_SIZE, DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
+from gpucheck.batch_size.search import (
+    CAREFUL_SIZE,
+    DEFAULT_TOLERANCE,
+    DEVICE_PEAK_NOISE,
+    LARGEST_JUMP,
+    Attempt,
+    SizeSearch,
+)
 from gpucheck.report.results.find_batch_size import Outcome
 from gpucheck.units import MIB
 
@@ -23,7 +30,7 @@ def simulation(program: Callable[[str], ModuleType]) -> ModuleType:
     return program("batch_size")
 
 
-def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**9) -> list[int]:
+def run(search: SizeSearch, peak_of: dict[int, int] | None = None, limit: int = 10**9) -> list[int]:
     """Runs a search to its end; a size fits up to `limit`, or by its peak. Returns the sizes in order."""
     sizes = []
     while (attempt := search.next()) is not None:
@@ -36,7 +43,7 @@ def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**
 
 
 def test_it_ends_where_the_minimum_fails() -> None:
-    search = Search(minimum=2, budget_bytes=BUDGET)
+    search = SizeSearch(minimum=2, budget_bytes=BUDGET)
     assert search.next() == Attempt(8)
     search.trials.append(tried(8, "out-of-memory"))
     assert search.next() == Attempt(2)
@@ -48,7 +55,7 @@ def test_it_ends_where_the_minimum_fails() -> None:
 
 
 def test_below_what_does_not_fit_it_goes_down_by_factors() -> None:
-    search = Search(budget_bytes=BUDGET, start=4096)
+    search = SizeSearch(budget_bytes=BUDGET, start=4096)
     sizes = []
     while (attempt := search.next()) is not None:
         sizes.append(attempt.size)
@@ -58,7 +65,7 @@ def test_below_what_does_not_fit_it_goes_down_by_factors() -> None:
 
 
 def test_below_what_took_too_long_it_goes_further_and_is_not_bounded() -> None:
-    search = Search(budget_bytes=BUDGET, start=4096)
+    search = SizeSearch(budget_bytes=BUDGET, start=4096)
     search.trials.append(tried(4096, "out-of-time"))
     assert search.next() == Attempt(256)
     search.trials.append(tried(256, "out-of-time"))
@@ -71,7 +78,7 @@ def test_below_what_took_too_long_it_goes_further_and_is_not_bounded() -> None:
 
 
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
-    search = Search(tolerance=0.0, cap=1000, start=1)
+    search = SizeSearch(tolerance=0.0, cap=1000, start=1)
     assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]
     assert search.best is not None and search.best.batch_size == 5
     assert search.confirmed
@@ -80,17 +87,17 @@ def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
 
 
 def test_an_answer_of_one_takes_three_trials() -> None:
-    assert run(Search(budget_bytes=BUDGET, start=1), {1: 600, 2: 1100}) == [1, 2, 1]
+    assert run(SizeSearch(budget_bytes=BUDGET, start=1), {1: 600, 2: 1100}) == [1, 2, 1]
 
 
 def test_the_cap_is_reached_tried_and_told() -> None:
-    search = Search(cap=100, budget_bytes=10**12)
+    search = SizeSearch(cap=100, budget_bytes=10**12)
     assert run(search, limit=1000)[-2:] == [100, 100]
     assert search.limited_by == "max-batch-size"
 
 
 def test_it_never_jumps_beyond_32_times_the_last_success() -> None:
-    search = Search(budget_bytes=10**12)
+    search = SizeSearch(budget_bytes=10**12)
     sizes = []
     while (attempt := search.next()) is not None:
         sizes.append(attempt.size)
@@ -100,7 +107,7 @@ def test_it_never_jumps_beyond_32_times_the_last_success() -> None:
 
 
 def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
-    search = Search(budget_bytes=BUDGET)
+    search = SizeSearch(budget_bytes=BUDGET)
     for size, outcome in ((100, "fits"), (200, "fits"), (204, "over-budget")):
         search.trials.append(tried(size, outcome, size * 5))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
@@ -118,7 +125,7 @@ def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
 
 
 def test_a_confirmation_with_a_lower_peak_sends_the_search_on() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=100)
     search.trials.append(tried(100, "fits", 505))
     search.trials.append(tried(200, "fits", 985))
     assert search.predicted_above == 204
@@ -133,7 +140,7 @@ def test_a_confirmation_with_a_lower_peak_sends_the_search_on() -> None:
 
 
 def test_a_confirmation_ends_a_search_that_keeps_away_from_failure() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
     search.trials.append(tried(100, "fits", 505))
     search.trials.append(tried(180, "fits", 845))
     assert search.next() == Attempt(180, "confirm")
@@ -142,7 +149,7 @@ def test_a_confirmation_ends_a_search_that_keeps_away_from_failure() -> None:
 
 
 def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=100)
     for size, outcome, peak in ((100, "fits", 505), (203, "timeout", None), (200, "fits", 985)):
         search.trials.append(tried(size, outcome, peak))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
@@ -150,7 +157,7 @@ def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
 
 
 def test_a_failure_far_above_does_not_limit_what_memory_limits() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=100)
     for size, outcome, peak in ((400, "timeout", None), (100, "fits", 505), (200, "fits", 985)):
         search.trials.append(tried(size, outcome, peak))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
@@ -158,7 +165,7 @@ def test_a_failure_far_above_does_not_limit_what_memory_limits() -> None:
 
 
 def test_where_sizes_are_few_the_next_one_is_the_likely_maximum_itself() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100, noise=0.002)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=100, noise=0.002)
     search.trials.append(tried(20, "fits", 540))  # 22 more for each
     search.trials.append(tried(30, "fits", 760))
     assert search.next() == Attempt(40)
@@ -167,7 +174,7 @@ def test_where_sizes_are_few_the_next_one_is_the_likely_maximum_itself() -> None
 
 
 def test_a_pass_above_a_failure_is_no_answer() -> None:
-    search = Search(budget_bytes=BUDGET)
+    search = SizeSearch(budget_bytes=BUDGET)
     search.trials.append(tried(4, "fits", 100))
     search.trials.append(tried(16, "fits", 300))
     search.trials.append(tried(8, "out-of-memory"))
@@ -175,7 +182,7 @@ def test_a_pass_above_a_failure_is_no_answer() -> None:
 
 
 def test_a_prediction_that_a_failure_contradicts_is_not_followed() -> None:
-    search = Search(budget_bytes=BUDGET)
+    search = SizeSearch(budget_bytes=BUDGET)
     search.trials.append(tried(8, "fits", 100))
     search.trials.append(tried(16, "fits", 200))
     search.trials.append(tried(40, "out-of-memory"))
@@ -208,7 +215,7 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
             rng.choice([1, 1, 8]),
             rng.choice([2**20, 2 * true_max + 8]),
         )
-        search = Search(
+        search = SizeSearch(
             cap=cap,
             tolerance=rng.choice([0, 0.01, 0.02, 0.1, 0.5]),
             budget_bytes=simulation.BUDGET,
@@ -266,7 +273,7 @@ def test_where_failing_is_dangerous_none_is_sought(simulation: ModuleType) -> No
 
 
 def test_a_safe_search_keeps_away_from_a_failure_that_came_all_the_same() -> None:
-    search = Search(budget_bytes=BUDGET, seek_failure=False)
+    search = SizeSearch(budget_bytes=BUDGET, seek_failure=False)
     search.trials.append(tried(10, "fits", 300))
     search.trials.append(tried(20, "fits", 500))
     search.trials.append(tried(30, "out-of-memory"))
@@ -277,7 +284,7 @@ def test_a_safe_search_keeps_away_from_a_failure_that_came_all_the_same() -> Non
 
 def test_a_limit_that_peaks_do_not_foretell_is_found_all_the_same() -> None:
     for limit in [*range(1, 200), 777, 10_000, 60_000]:
-        search = Search(budget_bytes=10**12)
+        search = SizeSearch(budget_bytes=10**12)
         while (attempt := search.next()) is not None:
             outcome: Outcome = "fits" if attempt.size <= limit else "timeout"
             peak = 10**6 + attempt.size
@@ -291,7 +298,7 @@ def test_a_limit_that_peaks_do_not_foretell_is_found_all_the_same() -> None:
         assert excess <= (2 if limit <= 3 else 0)
 
 
-def on_an_allocator(search: Search, keeps: Callable[[int], int], gives_back: float) -> list[int]:
+def on_an_allocator(search: SizeSearch, keeps: Callable[[int], int], gives_back: float) -> list[int]:
     """Run a search on an allocator that keeps more than its tensors, of which it gives back a share to make room."""
     budget = search.budget_bytes
     assert budget is not None
@@ -318,7 +325,7 @@ def on_an_allocator(search: Search, keeps: Callable[[int], int], gives_back: flo
 
 @pytest.mark.parametrize(("share", "trials"), [(0.0, 3), (0.05, 6), (0.08, 7), (0.14, 7), (0.3, 8)])
 def test_memory_that_an_allocator_keeps_in_no_tensor_does_not_end_a_search(share: float, trials: int) -> None:
-    search = Search(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
     sizes = on_an_allocator(search, lambda size: round(share * 2_500 * size), 1.0)
     largest = (1_024_000 - 10_000) // 2_500
     assert search.best is not None and 0.98 * largest <= search.best.batch_size <= largest
@@ -326,14 +333,14 @@ def test_memory_that_an_allocator_keeps_in_no_tensor_does_not_end_a_search(share
 
 
 def test_reserved_memory_that_falls_as_sizes_grow_is_followed_to_the_largest() -> None:
-    search = Search(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
     sizes = on_an_allocator(search, lambda size: 160_000 if size < 350 else 40_000, 1.0)
     assert search.best is not None and 0.98 * 405 <= search.best.batch_size <= 405
     assert search.confirmed and len(sizes) <= 8
 
 
 def test_memory_that_an_allocator_cannot_give_back_costs_few_trials() -> None:
-    search = Search(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE)
     sizes = on_an_allocator(search, lambda size: round(0.2 * 2_500 * size), 0.0)
     largest = (1_024_000 - 10_000) // 3_000
     assert search.best is not None and 0.98 * largest <= search.best.batch_size <= largest
@@ -341,7 +348,7 @@ def test_memory_that_an_allocator_cannot_give_back_costs_few_trials() -> None:
 
 
 def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked_for() -> None:
-    search = Search(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE, seek_failure=False)
+    search = SizeSearch(budget_bytes=1_024_000, start=100, on_device=True, noise=DEVICE_PEAK_NOISE, seek_failure=False)
     on_an_allocator(search, lambda size: round(0.14 * 2_500 * size), 0.0)
     assert all(r.outcome == "fits" for r in search.trials)
 
@@ -349,7 +356,7 @@ def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked
 def test_a_full_budget_is_no_slope() -> None:
     """On an H100 a network whose convolutions take workspaces as there is room peaked lower at the larger size, for
     which the allocator emptied its cache; the line through these led to three and a half times the size."""
-    search = Search(budget_bytes=82463691899, start=7912, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=82463691899, start=7912, on_device=True, noise=DEVICE_PEAK_NOISE)
     search.trials += [tried(7912, "fits", 47948955648), tried(13280, "fits", 79873900544)]
     search.trials.append(replace(tried(16777, "fits", 72087175168), allocation_retries=1))
     assert (attempt := search.next()) is not None
@@ -358,7 +365,7 @@ def test_a_full_budget_is_no_slope() -> None:
 
 def test_what_a_failure_leaves_is_no_prediction() -> None:
     """By the peaks that the budget held down 25292 fits too, which failed: 25291 was told as the predicted size."""
-    search = Search(budget_bytes=82463691899, start=7912, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=82463691899, start=7912, on_device=True, noise=DEVICE_PEAK_NOISE)
     search.trials += [tried(7912, "fits", 47948955648), tried(13280, "fits", 79873900544)]
     search.trials.append(replace(tried(16777, "fits", 72087175168), allocation_retries=1))
     failed = TrialResult(batch_size=25292, outcome="over-budget", purpose="search", peak_bytes=81694228480)
@@ -367,7 +374,7 @@ def test_what_a_failure_leaves_is_no_prediction() -> None:
 
 
 def test_from_a_failure_a_device_goes_down_a_little_and_then_halves() -> None:
-    search = Search(budget_bytes=400 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=400 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE)
     search.trials += [tried(500, "fits", 286 * MIB), tried(1600, "fits", 370 * MIB), tried(2000, "out-of-memory")]
     assert search.next() == Attempt(1920, "confirm")
     search.trials.append(tried(1920, "out-of-memory"))
@@ -379,7 +386,7 @@ def test_from_a_failure_a_device_goes_down_a_little_and_then_halves() -> None:
 
 def test_a_failure_within_the_tolerance_closes_a_search_on_a_device() -> None:
     for on_device, purpose in ((True, "confirm"), (False, "search")):
-        search = Search(budget_bytes=None, on_device=on_device)
+        search = SizeSearch(budget_bytes=None, on_device=on_device)
         search.trials += [tried(1000, "fits"), tried(1019, "out-of-memory")]
         following = search.next()
         assert following is not None and following.purpose == purpose
@@ -387,7 +394,7 @@ def test_a_failure_within_the_tolerance_closes_a_search_on_a_device() -> None:
 
 def test_an_answer_that_ran_because_the_cache_was_emptied_needs_the_next_smaller_size_too() -> None:
     """Of 200 MiB, 42 ran in a plain process, and 41 ran out of memory in its second step."""
-    search = Search(budget_bytes=200 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE)
+    search = SizeSearch(budget_bytes=200 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE)
     answer = replace(tried(42, "fits", 200 * MIB), purpose="confirm", allocation_retries=2)
     search.trials += [tried(13, "fits", 86 * MIB), tried(34, "fits", 184 * MIB), tried(43, "out-of-memory"), answer]
     assert search.next() == Attempt(41, "confirm")
@@ -406,7 +413,7 @@ def test_a_confirmed_size_a_little_smaller_stands_for_the_next_smaller_one() -> 
     def following(size: int, smaller: int, failed: int) -> Attempt | None:
         answer = replace(tried(size, "fits", 1024 * MIB), purpose="confirm", allocation_retries=2)
         trials = [replace(answer, batch_size=smaller), answer, tried(failed, "out-of-memory", purpose="confirm")]
-        return Search(budget_bytes=1024 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE, trials=trials).next()
+        return SizeSearch(budget_bytes=1024 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE, trials=trials).next()
 
     assert following(18164, 17597, 18448) is None
     assert following(18164, 17400, 18448) == Attempt(18163, "confirm")
@@ -417,7 +424,7 @@ def test_a_confirmed_size_a_little_smaller_stands_for_the_next_smaller_one() -> 
 def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
     def is_narrow(failed: int, *more: TrialResult, tolerance: float = DEFAULT_TOLERANCE) -> bool:
         trials = [tried(1000, "fits"), tried(failed, "out-of-memory"), *more]
-        return Search(budget_bytes=None, trials=trials, tolerance=tolerance).within_tolerance
+        return SizeSearch(budget_bytes=None, trials=trials, tolerance=tolerance).within_tolerance
 
     confirmed = replace(tried(1000, "fits"), purpose="confirm")
     assert not is_narrow(1015)

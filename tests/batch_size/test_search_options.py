@@ -8,17 +8,17 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.search import Attempt, Search, search_for
+from gpucheck.batch_size.search import Attempt, SizeSearch, search_for
 
 BUDGET = 10**9
 
 
-def searching(cap: int = 65536, *, is_cpu: bool = False, **options: Any) -> Search:
+def searching(cap: int = 65536, *, is_cpu: bool = False, **options: Any) -> SizeSearch:
     """The search that was asked for, by default on a device."""
     return search_for(FindBatchSizeOptions(**options), cap, BUDGET, is_cpu=is_cpu)
 
 
-def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = True) -> list[int]:
+def run(search: SizeSearch, true_max: int, *, static: float = 0.1, peaks: bool = True) -> list[int]:
     """Runs a search over a peak in proportion that fills the budget at `true_max`; returns the sizes in order."""
     sizes = []
     search.static_bytes = int(static * BUDGET) if peaks else None
@@ -33,7 +33,7 @@ def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = Tru
     return sizes
 
 
-def answer(search: Search) -> int:
+def answer(search: SizeSearch) -> int:
     """The answer, which has passed and was confirmed."""
     assert search.best is not None and search.confirmed
     assert any(r.batch_size == search.best.batch_size and r.outcome == "fits" for r in search.trials)
@@ -76,14 +76,14 @@ def test_at_the_cap_nothing_is_predicted() -> None:
 
 
 def test_one_size_is_too_little_to_end_by() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
     search.trials.append(tried(1, "fits", int(0.9 * BUDGET)))
     assert search.next() == Attempt(2)
 
 
 def test_a_workspace_between_two_small_sizes_does_not_end_the_search_below_the_next() -> None:
     # From 1 to 2 a tenth of the budget came for good; the growth before says that 3 may fit, and it does.
-    search = Search(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
+    search = SizeSearch(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
     search.trials.append(tried(1, "fits", int(0.33 * BUDGET)))
     search.trials.append(tried(2, "fits", int(0.66 * BUDGET)))
     assert search.next() == Attempt(3)
@@ -130,7 +130,7 @@ def test_a_start_that_fails_is_a_bound() -> None:
 
 @pytest.mark.parametrize(("start", "first"), [(1, 8), (20, 16), (60_000, 60_000 // 8 * 8), (10**9, 65536)])
 def test_a_start_is_rounded_to_what_may_be_tried(start: int, first: int) -> None:
-    search = Search(start=start, multiple_of=8, budget_bytes=BUDGET)
+    search = SizeSearch(start=start, multiple_of=8, budget_bytes=BUDGET)
     assert search.next() == Attempt(first)
 
 
@@ -141,6 +141,6 @@ def test_a_start_is_rounded_to_what_may_be_tried(start: int, first: int) -> None
 def test_no_maximum_is_missed_by_one(peaks: bool) -> None:
     for true_max in range(1, 130):
         for cap in (true_max - 1, true_max, true_max + 1, 1000):
-            search = Search(cap=max(cap, 1), tolerance=0.0, budget_bytes=BUDGET)
+            search = SizeSearch(cap=max(cap, 1), tolerance=0.0, budget_bytes=BUDGET)
             run(search, true_max, peaks=peaks)
             assert answer(search) == min(true_max, max(cap, 1))

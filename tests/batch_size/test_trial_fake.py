@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
 from gpucheck.batch_size.outcome import Setup
-from gpucheck.batch_size.trial_fake import Fake, Storages
+from gpucheck.batch_size.trial_fake import Fake, StorageCounter
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_target
@@ -44,7 +44,7 @@ def prepared(told: Setup) -> Fake:
 
 
 def test_what_is_counted_is_what_lives() -> None:
-    with Storages() as storages:
+    with StorageCounter() as storages:
         first = torch.empty(1000, dtype=torch.uint8)
         view = first[10:]
         assert storages.mark() == 1000
@@ -59,7 +59,7 @@ def test_what_is_counted_is_what_lives() -> None:
 def real_peaks(target: str, size: int) -> tuple[int, int]:
     """The two peaks of the second step on real tensors."""
     workload = load(parse_target(target), (), mode="train", optimizer="adamw", dtype=None, device=CPU)
-    storages = Storages()
+    storages = StorageCounter()
     for tensor in (*workload.model.parameters(), *workload.model.buffers()):
         storages.add(tensor)
     marks: list[int] = []

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck.bench.matmul import Axis, Shape
-from gpucheck.bench.matmul.product import Grid, Reading, Search
+from gpucheck.bench.matmul import Dimension, Shape
+from gpucheck.bench.matmul.product import Grid, ShapeSearch, TryResult
 
 Landscape = Callable[[Shape], float]
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
@@ -80,7 +80,7 @@ class Machine:
     def call_s(self, shape: Shape) -> float:
         return 2.0 * shape[0] * shape[1] * shape[2] / self.landscape(shape)
 
-    def take(self, shape: Shape, window_s: float) -> Reading:
+    def take(self, shape: Shape, window_s: float) -> TryResult:
         call_s = self.call_s(shape)
         calls = max(1, math.ceil(window_s / call_s))
         spent_s = self.overhead_s + (calls + (call_s < 10e-3)) * call_s
@@ -92,7 +92,7 @@ class Machine:
             factor *= 0.8 if self.random.random() < self.disturbed else 1.0
             parts.append(self.landscape(shape) * speed * factor)
         self.now_s += spent_s
-        return Reading(statistics.median(parts), spent_s)
+        return TryResult(statistics.median(parts), spent_s)
 
     def scan_s(self, grid: Grid) -> float:
         """What a scan takes: for each shape an untimed call, then a tenth of a second and at least four calls."""
@@ -101,7 +101,7 @@ class Machine:
 
 
 def cube(low: int, high: int, step: int) -> Grid:
-    return Grid((Axis(low, high, step),) * 3)
+    return Grid((Dimension(low, high, step),) * 3)
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class Outcome:
 
     quality: float
     time_share: float
-    search: Search
+    search: ShapeSearch
 
 
 def run(landscape: Landscape, grid: Grid, seed: int, limit_s: float = 60.0) -> Outcome:
     """A whole search on a machine."""
     machine = Machine(landscape, seed)
-    search = Search(grid, limit_s, machine.take)
+    search = ShapeSearch(grid, limit_s, machine.take)
     search.run()
     assert search.best is not None
     most = max(landscape(shape) for shape in grid.shapes())

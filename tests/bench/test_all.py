@@ -13,8 +13,8 @@ from judged import Document
 from gpucheck.bench import all as work
 from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import AllOptions
-from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.judging import Ceiling, DeviceRows, Judge
+from gpucheck.bench.devices import ALONE, BenchInputs
+from gpucheck.bench.judging import BenchmarkJudge, Ceiling, DeviceRows
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import choose, faults, inventory
@@ -70,7 +70,7 @@ class Given:
     host_share: float
 
 
-Steps = Callable[[Given, Emit, Shared], None]
+Steps = Callable[[Given, Emit, BenchInputs], None]
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class Planted:
     def command(self) -> Steps:
         return self.steps
 
-    def rule(self) -> Judge:
+    def rule(self) -> BenchmarkJudge:
         real = REAL_RULE(self.id)
         right = Finding(f"{self.id}.result", "pass", "right")
-        return Judge(lambda seen: [right], real.headlines, real.ceilings, thresholds=real.thresholds)
+        return BenchmarkJudge(lambda seen: [right], real.headlines, real.ceilings, thresholds=real.thresholds)
 
 
 def passes(*rows: Measurement) -> Steps:
-    def run(given: Given, emit: Emit, shared: Shared) -> None:
+    def run(given: Given, emit: Emit, shared: BenchInputs) -> None:
         assert shared.facts is not None
         emit(Started(shared.facts))
         emit(Notice("working on the CPU"))
@@ -108,13 +108,13 @@ def passes(*rows: Measurement) -> Steps:
 
 
 def fails(error: BaseException) -> Steps:
-    def run(given: Given, emit: Emit, shared: Shared) -> None:
+    def run(given: Given, emit: Emit, shared: BenchInputs) -> None:
         raise error
 
     return run
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Planted, shared: Shared = ALONE, **options: Any) -> Document:
+def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Planted, shared: BenchInputs = ALONE, **options: Any) -> Document:
     for module in (work, judge):
         monkeypatch.setattr(module, "BENCHMARKS", benchmarks)
     monkeypatch.setattr(judge, "rule_of", lambda name: next(one for one in benchmarks if one.id == name).rule())
@@ -192,7 +192,7 @@ def test_time_is_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> 
     clock = iter([0.0, 0.0, 12.0, 15.0, 100.0] * 2)
     monkeypatch.setattr(work, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
-    def look(given: Given, emit: Emit, shared: Shared) -> None:
+    def look(given: Given, emit: Emit, shared: BenchInputs) -> None:
         seen.append(given.time_budget_s)
 
     names = ("transfer", "bandwidth", "matmul", "overlap")
@@ -218,7 +218,7 @@ def test_time_is_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x")
 
-    def second_has_no_room(given: Given, emit: Emit, shared: Shared) -> None:
+    def second_has_no_room(given: Given, emit: Emit, shared: BenchInputs) -> None:
         emit(Began("matmul", "cuda:0"))
         emit(Measured(PRODUCT))
         emit(Finished("matmul", "cuda:0"))

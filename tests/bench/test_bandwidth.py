@@ -9,7 +9,7 @@ from judged import Document, seen
 
 from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
-from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
+from gpucheck.bench.bandwidth.work import POISON, ArrayMemory, Operation, Repeated
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.peaks import Unknown, lookup
@@ -48,13 +48,13 @@ def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
 
 
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
-    assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB)) == (256 * MIB,)
-    assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB)) == (384 * MIB,)
-    assert work.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB)) == (100 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, ArrayMemory(8 * GIB, 32 * MIB)) == (256 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, ArrayMemory(8 * GIB, 96 * MIB)) == (384 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, ArrayMemory(100 * MIB, 96 * MIB)) == (100 * MIB,)
     # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
-    assert work.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB)) == (2 * GIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, ArrayMemory(99 * GIB, 16 * GIB)) == (2 * GIB,)
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
-    assert work.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB)) == (GIB,)
+    assert work.sizes_for(BandwidthOptions(), gpu, ArrayMemory(8 * GIB, 60 * MIB)) == (GIB,)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_results_are_overwritten_before_the_first_window_and_not_again() -> None
 
 
 def test_a_row_is_timed_verified_and_counted() -> None:
-    room = Room(GIB, 2 * GRAIN)
+    room = ArrayMemory(GIB, 2 * GRAIN)
     one = memory.measure("triad", 10 * GRAIN, CPU, ARRAYS, room, 0.05, Watch(None))
     assert one.work == {"bytes": 30.0 * GRAIN}
     assert one.method.cache == "cold" and one.method.details["rotation_bytes"] == 10 * GRAIN
     assert one.method.details["verified_slices"] == 1 and one.method.details["wrong_elements"] == 0
-    warm = memory.measure("read", GRAIN, CPU, ARRAYS, Room(GIB, GIB), 0.02, Watch(None))
+    warm = memory.measure("read", GRAIN, CPU, ARRAYS, ArrayMemory(GIB, GIB), 0.02, Watch(None))
     assert (warm.method.cache, warm.method.details["rotation_bytes"]) == ("warm", 300 * GRAIN)
 
 
@@ -196,7 +196,7 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 def run(options: BandwidthOptions, monkeypatch: pytest.MonkeyPatch) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(work, "room_for", lambda *_: Room(4 * GRAIN, GRAIN))
+    monkeypatch.setattr(work, "room_for", lambda *_: ArrayMemory(4 * GRAIN, GRAIN))
     recorder = Document()
     work.command(options, recorder)
     return recorder

@@ -16,7 +16,7 @@ from fake_device import FakeDevice, no_pinned, unpinned
 from judged import copied
 
 from gpucheck.bench import buffers, concurrent
-from gpucheck.bench.buffers import Copies, Room
+from gpucheck.bench.buffers import BufferMemory, Copies
 from gpucheck.bench.concurrent import Lane
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Setting
@@ -109,7 +109,7 @@ class Fake(FakeDevice):
         return contextlib.nullcontext
 
 
-ROOM = Room(host=64 * MIB, device=64 * MIB, cache=64 * 1024)
+ROOM = BufferMemory(host=64 * MIB, device=64 * MIB, cache=64 * 1024)
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "LEAST_BOTH_WAYS_BYTES", MIB)
 
 
-def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
+def setting(device: Any = None, room: BufferMemory = ROOM, **options: Any) -> Setting:
     chosen = TransferOptions(**{"sizes": (MIB,), **options})
     device = device or Fake()
     return Setting(chosen, device, room, Watch(None), Recorder(), time.monotonic() + 0.2)
@@ -163,7 +163,7 @@ def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
     with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
         list(work.both_ways(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may use 512 KiB each"):
-        list(work.both_ways(setting(room=Room(MIB, 64 * MIB, MIB))))
+        list(work.both_ways(setting(room=BufferMemory(MIB, 64 * MIB, MIB))))
 
 
 def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from judged import Document, run
 from gpucheck import errors
 from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
-from gpucheck.bench.collective.judge import JUDGE, Answer
-from gpucheck.bench.collective.rank import Rank, Work
-from gpucheck.bench.devices import Shared
+from gpucheck.bench.collective.judge import JUDGE, RankOutcome
+from gpucheck.bench.collective.rank import CollectiveWork, Rank
+from gpucheck.bench.devices import BenchInputs
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.cli.app import main
 from gpucheck.config import Limit
@@ -30,7 +30,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.accel import open_device
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.launcher import Place
+from gpucheck.machine.launcher import Rendezvous
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 # what a rank gives, and what it expects
 
 
-def exchanged(collective: str, ranks: list[Work]) -> None:
+def exchanged(collective: str, ranks: list[CollectiveWork]) -> None:
     """What the collective does, written by its definition."""
     given, world = [one.given.clone() for one in ranks], len(ranks)
     part = ranks[0].count // world
@@ -64,7 +64,7 @@ def exchanged(collective: str, ranks: list[Work]) -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_a_rank_takes_the_collective_as_it_is_defined_for_right(collective: str) -> None:
-    ranks = [Work(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
+    ranks = [CollectiveWork(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
     for turn in (1, 2):
         for one in ranks:
             one.fill(turn)
@@ -91,7 +91,7 @@ def test_a_wrong_maximum_of_the_ranks_times_is_no_length_of_a_window(
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_a_wrong_element_is_counted(collective: str) -> None:
-    ranks = [Work(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
+    ranks = [CollectiveWork(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
     for one in ranks:
         one.fill(1)
     exchanged(collective, ranks)
@@ -105,7 +105,7 @@ def test_a_wrong_element_is_counted(collective: str) -> None:
 # real processes on the host
 
 
-def start(bad: int, fault: str, at: int = 1) -> work.Start:
+def start(bad: int, fault: str, at: int = 1) -> work.StartRank:
     """Starts the ranks, one of them with a fault."""
 
     def started(rank: int) -> LineChild:
@@ -121,7 +121,7 @@ def start(bad: int, fault: str, at: int = 1) -> work.Start:
     return started
 
 
-def measured(options: CollectiveOptions, start: work.Start = work.start) -> Document:
+def measured(options: CollectiveOptions, start: work.StartRank = work.start) -> Document:
     document = Document("bench collective")
     work.command(options, document, start=start)
     return document
@@ -253,8 +253,8 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     silent = lambda rank: LineChild([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: E731
-    leader = work.Meeting(options(), place=Place(0, 2, 0, "127.0.0.1", port))
-    follower = work.Meeting(options(), place=Place(1, 2, 1, "127.0.0.1", port), start=silent)
+    leader = work.Meeting(options(), place=Rendezvous(0, 2, 0, "127.0.0.1", port))
+    follower = work.Meeting(options(), place=Rendezvous(1, 2, 1, "127.0.0.1", port), start=silent)
     # Interrupted while the ranks start, before it has counted what it asked.
     leader._say("ask/0", {"begin": "cpu", "limit_s": work.START_S})
     codes: list[int] = []
@@ -273,13 +273,13 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
 READY = [{"device": {"id": f"cuda:{rank}"}, "host": f"n{rank // 2}"} for rank in range(4)]
 
 
-def blamed(*answers: Answer, kind: str = "cuda") -> Finding:
+def blamed(*answers: RankOutcome, kind: str = "cuda") -> Finding:
     return judge.failed("all-reduce, 1 GiB", answers, READY, kind)
 
 
 def test_a_rank_that_never_entered_is_named_and_where_all_entered_none() -> None:
-    late = [Answer(rank, None, "no answer", "calling", "late") for rank in range(4)]
-    one = blamed(*late[:2], Answer(2, None, "no answer", "starting", "late"), late[3])
+    late = [RankOutcome(rank, None, "no answer", "calling", "late") for rank in range(4)]
+    one = blamed(*late[:2], RankOutcome(2, None, "no answer", "starting", "late"), late[3])
     assert verdicts([one]) == [("collective.hang", "fail", "all-reduce, 1 GiB hangs: rank 2 failed")]
     assert one.message == "rank 2 (cuda:2, n1): no answer"
     every = blamed(*late)
@@ -290,14 +290,16 @@ def test_a_rank_that_never_entered_is_named_and_where_all_entered_none() -> None
 
 
 def test_the_rank_that_died_is_named_and_not_those_that_saw_it() -> None:
-    seen = [Answer(rank, None, "Connection closed by peer [10.0.0.1]", "calling") for rank in (0, 1)]
-    one = blamed(*seen, Answer(2, None, "its process was ended by SIGKILL", "calling", "killed"), Answer(3, {}))
+    seen = [RankOutcome(rank, None, "Connection closed by peer [10.0.0.1]", "calling") for rank in (0, 1)]
+    one = blamed(
+        *seen, RankOutcome(2, None, "its process was ended by SIGKILL", "calling", "killed"), RankOutcome(3, {})
+    )
     assert (one.verdict, one.message) == ("inconclusive", "rank 2 (cuda:2, n1): its process was ended by SIGKILL")
-    crashed = blamed(*seen, Answer(2, None, "its process was ended by SIGSEGV", "calling", "crashed"))
+    crashed = blamed(*seen, RankOutcome(2, None, "its process was ended by SIGSEGV", "calling", "crashed"))
     assert crashed.verdict == "fail"
-    spoke = blamed(*seen, Answer(2, None, "unhandled cuda error", "calling"))
+    spoke = blamed(*seen, RankOutcome(2, None, "unhandled cuda error", "calling"))
     assert (spoke.verdict, spoke.evidence["blamed"]) == ("fail", [2])
-    alike = blamed(*(Answer(rank, None, "unhandled cuda error", "joining") for rank in range(2)))
+    alike = blamed(*(RankOutcome(rank, None, "unhandled cuda error", "joining") for rank in range(2)))
     assert alike.message == "rank 0 (cuda:0, n0), rank 1 (cuda:1, n0): unhandled cuda error"
 
 
@@ -427,7 +429,7 @@ def test_every_gpu_is_a_rank_or_the_first_ones() -> None:
 def test_a_torch_without_nccl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name == "gloo")
     with pytest.raises(CannotLook) as raised:
-        run(lambda emit: work.command(CollectiveOptions(), emit, Shared(facts=gpus(2))))
+        run(lambda emit: work.command(CollectiveOptions(), emit, BenchInputs(facts=gpus(2))))
     assert (raised.value.what, raised.value.finding) == ("collective: torch has no NCCL", "collective.backend")
     work._check_backend("cpu")
 
@@ -450,18 +452,18 @@ class Group:
 
     world = 2
 
-    def __init__(self, *answers: dict[str, Any] | str | None, place: Place | None = None) -> None:
+    def __init__(self, *answers: dict[str, Any] | str | None, place: Rendezvous | None = None) -> None:
         self.answers, self.place, self.begun = list(answers), place, 0
 
-    def ask(self, request: Any, limit_s: float) -> list[Answer]:
+    def ask(self, request: Any, limit_s: float) -> list[RankOutcome]:
         if "begin" in request:
             self.begun += 1
             ready = {"room": GIB, "device": {"id": "cpu", "uuid": None, "name": "CPU"}, "host": "n"}
-            return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(2)]
+            return [RankOutcome(rank, {**ready, "version": None, "settings": {}}) for rank in range(2)]
         line = self.answers.pop(0)
         if isinstance(line, str):  # what the ranks raised
-            return [Answer(rank, None, line, "calling") for rank in range(2)]
-        return [Answer(rank, line, "" if line else "late", "calling", "" if line else "late") for rank in range(2)]
+            return [RankOutcome(rank, None, line, "calling") for rank in range(2)]
+        return [RankOutcome(rank, line, "" if line else "late", "calling", "" if line else "late") for rank in range(2)]
 
 
 def line(seconds: float = 0.02) -> dict[str, Any]:
@@ -472,13 +474,13 @@ def line(seconds: float = 0.02) -> dict[str, Any]:
 def ran(group: Group, deadline_s: float, sizes: tuple[int, ...] = (64 * KIB, 128 * KIB)) -> tuple[Document, str]:
     document = Document()
     left = time.monotonic() + deadline_s
-    run = work._Run(options(sizes=sizes), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
+    run = work._CollectiveRun(options(sizes=sizes), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
     return document, run.every_row()
 
 
 def test_after_a_failure_the_next_row_runs_and_after_two_the_next_collective() -> None:
     rows = ["all-reduce, 128 KiB", "all-to-all, 64 KiB", "all-to-all, 128 KiB"]
-    document, why = ran(Group(None, place=Place(0, 2, 0, "", 0)), 60.0)
+    document, why = ran(Group(None, place=Rendezvous(0, 2, 0, "", 0)), 60.0)
     assert (why, [one.id for one in document.skips]) == ("fault", ["collective.hang", "collective.not_run"])
     assert (document.skips[1].evidence["rows"], document.measurements) == (rows, [])
     group = Group(None, line(), line(), line())

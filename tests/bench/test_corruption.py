@@ -16,7 +16,7 @@ from products_here import needs
 from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.matmul import judge, product, work
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, Case, Matrices, Repeats
+from gpucheck.bench.matmul.product import KINDS, Matrices, ProductCase, Repeats
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.finding import Finding
@@ -189,7 +189,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, torch.Tensor]
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    return work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))[0]
+    return work.measure(ProductCase("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))[0]
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
@@ -257,7 +257,7 @@ class Stamps(accel.Accel):
 @pytest.mark.parametrize("sets", [1, 3])
 def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
     device = Stamps(torch.device("cpu"), torch.cpu, "a device")
-    case = replace(Case("float32", (96, 80, 64), NATIVE), sets=sets)
+    case = replace(ProductCase("float32", (96, 80, 64), NATIVE), sets=sets)
     (one,) = work.measure(case, device, budget_s=0.05, watch=Watch(None))
     assert (one.method.clock, one.method.launch) == ("device events", "held") and Stamps.holds > 0
     assert one.method.details["corruption"]["results_compared"] >= 1 + sets
@@ -267,7 +267,7 @@ def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
 def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result are what its memory held, and zeros times zeros are zeros."""
     monkeypatch.setattr(product, "fill", lambda flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
-    (one,) = work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    (one,) = work.measure(ProductCase("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     wrong = found(one)["matmul.result"]
     assert wrong.verdict == "fail"
     assert wrong.message == "float32 96x80x64: the operands are not random numbers"

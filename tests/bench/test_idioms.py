@@ -14,9 +14,9 @@ from fake_device import FakeDevice, no_pinned, unpinned
 from judged import copied
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffers, Room, allocate
+from gpucheck.bench.buffers import BufferMemory, Buffers, allocate
 from gpucheck.bench.transfer import TransferOptions, judge, work
-from gpucheck.bench.transfer.work import IDIOMS, Idiom, Line, Setting, of_device
+from gpucheck.bench.transfer.work import IDIOMS, Idiom, IdiomCalls, Setting, of_device
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -29,7 +29,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = accel.open_device("cpu")
 HOST = torch.device("cpu")
 UNWATCHED = Watch(None)
-ROOM = Room(host=64 * MIB, device=None, cache=256 * KIB)
+ROOM = BufferMemory(host=64 * MIB, device=None, cache=256 * KIB)
 
 
 @dataclass
@@ -108,10 +108,10 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
 
-def line(code: str, count: int = 2) -> Line:
+def line(code: str, count: int = 2) -> IdiomCalls:
     size = count * 4 * KIB
     memory = Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)})
-    return Line(Idiom("x", code, "host_to_host"), CPU, memory, 4 * KIB, count)
+    return IdiomCalls(Idiom("x", code, "host_to_host"), CPU, memory, 4 * KIB, count)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int)
 
 
 def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
-    roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB)
+    roomy = BufferMemory(host=16 * GIB, device=16 * GIB, cache=100 * MIB)
     assert work.sizes_of_idioms((), roomy, 2) == (64 * MIB, 4)
     assert work.sizes_of_idioms((MIB, 4 * MIB + 8), roomy, 2) == (4 * MIB + 8, 50)
     assert work.sizes_of_idioms((64,), roomy, 2)[0] == 64
     # No more than 512 MiB, and no more than there is room for.
-    assert work.sizes_of_idioms((GIB,), Room(16 * GIB, 16 * GIB, GIB), 2) == (64 * MIB, 8)
+    assert work.sizes_of_idioms((GIB,), BufferMemory(16 * GIB, 16 * GIB, GIB), 2) == (64 * MIB, 8)
     with pytest.raises(CannotLook, match="not enough memory for the common idioms"):
-        work.sizes_of_idioms((), Room(8 * KIB, None, MIB), 1)
+        work.sizes_of_idioms((), BufferMemory(8 * KIB, None, MIB), 1)
 
 
 def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes(
@@ -162,7 +162,7 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
     device = Lost()
     memory = Buffers(allocate(8 * KIB, HOST), {"pageable": allocate(8 * KIB, HOST), "pinned": allocate(8 * KIB, HOST)})
     for idiom in (idiom for idiom in IDIOMS if ".pin_memory()" in idiom.code):
-        line = Line(idiom, device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
+        line = IdiomCalls(idiom, device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
         device.broken = False
         line.call()
         made_by_call = [id(tensor) for tensor in line.made]

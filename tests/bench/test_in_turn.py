@@ -10,7 +10,7 @@ import pytest
 from engines import Engines
 
 from gpucheck.bench import concurrent, judging
-from gpucheck.bench.concurrent import Group
+from gpucheck.bench.concurrent import CallGroup
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Run
 
@@ -28,7 +28,7 @@ def run(*samples: float, calls: int = 1) -> Run:
 
 def test_a_window_waits_for_each_call_and_leaves_the_untimed_out() -> None:
     device, prepared = Engines(synchronize_s=0.0), []
-    group = Group(
+    group = CallGroup(
         device,
         device.product(1e-3),
         calls=3,
@@ -53,14 +53,14 @@ def test_short_calls_fill_a_millisecond_and_long_ones_stand_alone(seconds: float
 def test_each_round_begins_with_another_and_every_group_has_as_many_windows() -> None:
     device, order = Engines(), list[str]()
 
-    def noting(name: str, seconds: float) -> Group:
+    def noting(name: str, seconds: float) -> CallGroup:
         call = on_host(device, seconds)
 
         def noted() -> None:
             order.append(name)
             call()
 
-        return Group(device, noted)
+        return CallGroup(device, noted)
 
     groups = {"a": noting("a", 0.1), "b": noting("b", 0.2)}
     timed = concurrent.in_turn(groups, until_s=device.host_s + 0.95)
@@ -72,7 +72,7 @@ def test_each_round_begins_with_another_and_every_group_has_as_many_windows() ->
 
 def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least() -> None:
     device = Engines()
-    groups = {"a": Group(device, on_host(device, 0.1))}
+    groups = {"a": CallGroup(device, on_host(device, 0.1))}
     assert len(concurrent.in_turn(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
     assert len(concurrent.in_turn(groups, until_s=0.0)["a"].run.samples_s) == 3
 
@@ -96,7 +96,7 @@ class Sampling(Watch):
 
 def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
     device = Engines(host_s=0.0)
-    groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
+    groups = {"a": CallGroup(device, on_host(device, 0.8)), "b": CallGroup(device, on_host(device, 0.8))}
     beside = concurrent.watched(Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
     assert beside["a"].telemetry is None and "throttled" not in beside["a"].beside_flags
     assert beside["a"].beside_details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
@@ -107,7 +107,7 @@ def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
 
 def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() -> None:
     device = Engines(host_s=0.0)
-    groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
+    groups = {"a": CallGroup(device, on_host(device, 0.8)), "b": CallGroup(device, on_host(device, 0.8))}
     found = concurrent.watched(
         Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0), on_host=["b"]
     )

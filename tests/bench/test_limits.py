@@ -13,7 +13,7 @@ from gpucheck import config
 from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.bandwidth.judge import memory_ceiling
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.devices import Shared
+from gpucheck.bench.devices import BenchInputs
 from gpucheck.bench.judging import Ceilings
 from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
@@ -158,7 +158,7 @@ def test_a_figure_that_nothing_recorded_could_bring_to_its_gate_fails(
 ) -> None:
     """The bound is that of all flags together; below it the miss may be theirs, beyond it it is the device's."""
     rows = [copy("host_to_device", 1e6, flags=flags, spread=spread)]
-    bound = config.bridge((*flags, *(() if spread else ("no interval",))))
+    bound = config.largest_loss((*flags, *(() if spread else ("no interval",))))
     for factor, verdict in ((0.9, "inconclusive" if bound > 1 else "pass"), (1.1, "fail"), (8000, "fail")):
         finding = judged(rows, set_to("transfer.min_gbps", 1e6 * bound * factor))["transfer.min_gbps"]
         assert finding.verdict == verdict, (finding.message, factor)
@@ -246,7 +246,7 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
     assert judge.by_other_names(asked, facts, ["cuda:0"]) == []
     assert judge.by_other_names([set_to("transfer.min_gbps", 60e9)], facts, ["cuda:1"]) == []
     recorder = Recorder()
-    devices.begin(recorder, facts, ["transfer"], ["cuda:1"], Shared(tuple(asked)))
+    devices.begin(recorder, facts, ["transfer"], ["cuda:1"], BenchInputs(tuple(asked)))
     assert [(event.level, event.text[:47]) for event in recorder.events if isinstance(event, Notice)] == [
         ("warning", 'no threshold is set for "NVIDIA A100-SXM4-80GB"')
     ]

@@ -14,7 +14,7 @@ from products_here import needs, one_run, together
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import MatmulOptions, product, work
 from gpucheck.bench.matmul.judge import JUDGE, fastest_products
-from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.product import ProductCase
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -104,11 +104,11 @@ def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
-    small, large = Case("float32", (8, 8, 8), NATIVE), Case("float32", (65536, 65536, 65536), NATIVE)
+    small, large = ProductCase("float32", (8, 8, 8), NATIVE), ProductCase("float32", (65536, 65536, 65536), NATIVE)
     # Three matrices of 16 GiB, a copy of the first result, a byte for each element that is compared.
     assert large.bytes == (3 * 16 + 16 + 4) * GIB
     # The check of a smaller result takes more: two sums of B's rows in blocks of 64, and four and a quarter parts.
-    check = Case("bfloat16", (4096, 4096, 4096), NATIVE)
+    check = ProductCase("bfloat16", (4096, 4096, 4096), NATIVE)
     assert check.bytes == 4 * 32 * MIB + 2 * 8 * 4096 * 64 + int(4.25 * 8 * 2**23)
     assert list(product.fitting([small, large], MatmulOptions(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
@@ -140,7 +140,7 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
-    case = Case(dtype, (96, 80, 64), NATIVE)
+    case = ProductCase(dtype, (96, 80, 64), NATIVE)
     (one,) = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     kind, details = product.KINDS[dtype], one.method.details
     assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
@@ -198,7 +198,7 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    (one,) = work.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
+    (one,) = work.measure(ProductCase("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
@@ -217,7 +217,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
     # On a loaded machine 20 ms were a few samples, most of them as long as others' turns.
-    (one,) = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.2, watch=Watch(None))
+    (one,) = work.measure(ProductCase("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.2, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"

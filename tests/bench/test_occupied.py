@@ -11,7 +11,7 @@ from judged import Document
 
 from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import BandwidthOptions
-from gpucheck.bench.devices import Shared
+from gpucheck.bench.devices import BenchInputs
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import held_bytes
 from gpucheck.report.facts import Device, Facts
@@ -38,7 +38,7 @@ def test_what_others_hold(device: Device, held: int | None) -> None:
     assert held_bytes(device) == held
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> Document:
+def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: BenchInputs) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: accel.open_device("cpu"))
@@ -61,7 +61,7 @@ def seen(told: Document) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB), replace(CARD, id="cuda:1")))
-    assert seen(measured(monkeypatch, facts, Shared())) == (["warn"], [("y", "device-shared")])
+    assert seen(measured(monkeypatch, facts, BenchInputs())) == (["warn"], [("y", "device-shared")])
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_memory_that_nobody_works_with_slows_nothing(
     percent: float | None, verdict: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = replace(CARD, memory_used_bytes=3 * GIB, utilization_percent=percent)
-    told = measured(monkeypatch, Facts(devices=(held,)), Shared())
+    told = measured(monkeypatch, Facts(devices=(held,)), BenchInputs())
     (finding,) = told.judged().findings
     assert (finding.id, finding.verdict) == ("device.shared", verdict)
     assert [row.flags for row in told.measurements] == [flags]
 
 
 def test_an_idle_device_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(measured(monkeypatch, Facts(devices=(CARD,)), Shared())) == ([], [("y",)])
+    assert seen(measured(monkeypatch, Facts(devices=(CARD,)), BenchInputs())) == ([], [("y",)])

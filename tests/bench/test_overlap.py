@@ -17,7 +17,7 @@ from judged import Document
 import document_schema as schema
 from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.buffers import Room
+from gpucheck.bench.buffers import BufferMemory
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
@@ -207,12 +207,12 @@ def test_copies_that_arrive_changed_fail() -> None:
 
 
 def test_the_size_follows_the_room() -> None:
-    assert work.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB)) == 64 * MIB
-    assert work.size_for(OverlapOptions(), Room(50 * MIB, 8 * GIB, MIB)) == 32 * MIB
+    assert work.size_for(OverlapOptions(), BufferMemory(GIB, 8 * GIB, MIB)) == 64 * MIB
+    assert work.size_for(OverlapOptions(), BufferMemory(50 * MIB, 8 * GIB, MIB)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; use at most 50 MiB"):
-        work.size_for(OverlapOptions(64 * MIB), Room(50 * MIB, 8 * GIB, MIB))
+        work.size_for(OverlapOptions(64 * MIB), BufferMemory(50 * MIB, 8 * GIB, MIB))
     with pytest.raises(CannotLook, match="not enough memory to copy"):
-        work.size_for(OverlapOptions(), Room(MIB // 2, 8 * GIB, MIB))
+        work.size_for(OverlapOptions(), BufferMemory(MIB // 2, 8 * GIB, MIB))
 
 
 # the command

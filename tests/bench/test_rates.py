@@ -18,7 +18,7 @@ from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.judging import Ceiling, DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, judge, rates, work
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.product import ProductCase
 from gpucheck.compare.comparison import matched
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -176,12 +176,12 @@ def test_the_device_never_waits_for_the_host(chip: Chip) -> None:
 NATIVE = Support("native")
 
 
-def case(dtype: Dtype, side: int) -> Case:
-    return Case(dtype, (side, side, side), NATIVE)
+def case(dtype: Dtype, side: int) -> ProductCase:
+    return ProductCase(dtype, (side, side, side), NATIVE)
 
 
 USUAL = [case(dtype, side) for dtype in ("float32", "float16", "bfloat16") for side in (4096, 8192)]
-BOTH: tuple[rates.Rate, ...] = ("sustained", "burst")
+BOTH: tuple[rates.RateKind, ...] = ("sustained", "burst")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ BOTH: tuple[rates.Rate, ...] = ("sustained", "burst")
     ],
 )
 def test_the_time_says_which_dtypes_have_rates(
-    budget_s: float, kinds: tuple[rates.Rate, ...], dtypes: list[Dtype]
+    budget_s: float, kinds: tuple[rates.RateKind, ...], dtypes: list[Dtype]
 ) -> None:
     assert work.rated(USUAL, budget_s, kinds) == {case(dtype, 8192): kinds for dtype in dtypes}
 
@@ -247,7 +247,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_product_has_a_row_for_each_rate_and_is_compared_once() -> None:
     watch = Told(sm_clock_hz=1e9, max_sm_clock_hz=1e9, temperature_celsius=50.0)
     rows = work.measure(
-        Case("float32", (256, 256, 256), NATIVE),
+        ProductCase("float32", (256, 256, 256), NATIVE),
         Steady(),  # type: ignore[arg-type]
         0.1,
         watch,
@@ -271,7 +271,7 @@ def test_a_product_has_a_row_for_each_rate_and_is_compared_once() -> None:
     ],
 )
 def test_a_product_without_a_clock_has_its_ordinary_row(watch: Watch, until: float, kinds: list[str | None]) -> None:
-    rows = work.measure(Case("float32", (256, 256, 256), NATIVE), Steady(), 0.1, watch, BOTH, until)  # type: ignore[arg-type]
+    rows = work.measure(ProductCase("float32", (256, 256, 256), NATIVE), Steady(), 0.1, watch, BOTH, until)  # type: ignore[arg-type]
     assert [row.case.get("rate") for row in rows] == kinds
 
 

@@ -14,8 +14,8 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, product, work
-from gpucheck.bench.matmul.product import Case, Grid, Reading, Search
+from gpucheck.bench.matmul import Dimension, MatmulOptions, Shape, judge, product, work
+from gpucheck.bench.matmul.product import Grid, ProductCase, ShapeSearch, TryResult
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
@@ -24,7 +24,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 
 CPU = accel.open_device("cpu")
-CASE = Case("float32", (1, 1, 1), Support("native"))
+CASE = ProductCase("float32", (1, 1, 1), Support("native"))
 
 MACHINES: dict[str, tuple[Landscape, Grid]] = {
     "132 SMs, bfloat16": (tiled(132, 800e12), cube(1024, 12288, 1024)),
@@ -53,7 +53,7 @@ def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> 
     grid = cube(256, 16384, 64)
     assert grid.count() is None
     machine = Machine(tiled(132, 800e12))
-    search = Search(grid, 20.0, machine.take)
+    search = ShapeSearch(grid, 20.0, machine.take)
     search.run()
     assert search.best is not None
     # 256 divides the sides of the fastest: 3072 × 11264 are 33 × 32 tiles, eight whole waves.
@@ -65,11 +65,11 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     tried: list[Shape] = []
     machine = Machine(smooth(60e9))
 
-    def take(shape: Shape, window_s: float) -> Reading:
+    def take(shape: Shape, window_s: float) -> TryResult:
         tried.append(shape)
         return machine.take(shape, window_s)
 
-    search = Search(cube(64, 512, 64), 60.0, take)
+    search = ShapeSearch(cube(64, 512, 64), 60.0, take)
     search.run()
     turn = len(search.finalists)
     final = tried[-turn * search.finalists[0].rounds :]
@@ -80,18 +80,20 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     assert search.best.ci_low <= search.best.flop_per_s <= search.best.ci_high
 
 
-def searching(grid: Grid, landscape: Landscape, without: Callable[[Shape, int], bool], limit_s: float = 60.0) -> Search:
+def searching(
+    grid: Grid, landscape: Landscape, without: Callable[[Shape, int], bool], limit_s: float = 60.0
+) -> ShapeSearch:
     """A search on a machine that has no kernel for some shapes: `without` is asked with the try's number."""
     machine = Machine(landscape)
 
-    def take(shape: Shape, window_s: float) -> Reading:
+    def take(shape: Shape, window_s: float) -> TryResult:
         assert search.tries < 100_000 and shape not in search.refused
         if without(shape, search.tries):
             machine.now_s += 1e-3
-            return Reading(None, 1e-3, "no algorithm")
+            return TryResult(None, 1e-3, "no algorithm")
         return machine.take(shape, window_s)
 
-    search = Search(grid, limit_s, take)
+    search = ShapeSearch(grid, limit_s, take)
     search.run()
     return search
 
@@ -118,14 +120,14 @@ def test_a_shape_without_a_kernel_costs_that_shape(without: Callable[[Shape, int
 
 
 def test_where_no_shape_has_a_kernel_the_search_ends_at_once() -> None:
-    for grid in (cube(64, 512, 64), cube(256, 16384, 64), Grid((Axis(64, 64, 1),) * 3)):
+    for grid in (cube(64, 512, 64), cube(256, 16384, 64), Grid((Dimension(64, 64, 1),) * 3)):
         search = searching(grid, smooth(60e9), lambda shape, tries: True)
         assert search.complete and search.best is None and 1 <= search.tries <= 16
         assert len(search.refused) == search.tries == search.shapes_tried
 
 
 def test_what_does_not_fit_is_not_tried() -> None:
-    grid = Grid((Axis(64, 512, 64),) * 3, lambda shape: shape[0] * shape[1] <= 64 * 512)
+    grid = Grid((Dimension(64, 512, 64),) * 3, lambda shape: shape[0] * shape[1] <= 64 * 512)
     asked: set[Shape] = set()
     searching(grid, smooth(60e9), lambda shape, tries: bool(asked.add(shape)))  # type: ignore[func-returns-value]
     assert asked and all(m * n <= 64 * 512 for m, n, _ in asked)
@@ -135,13 +137,13 @@ def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first(
     grid, landscape = cube(64, 512, 64), smooth(60e9)
     machine = Machine(landscape, drift=0.0)
 
-    def take(shape: Shape, window_s: float) -> Reading:
+    def take(shape: Shape, window_s: float) -> TryResult:
         reading = machine.take(shape, window_s)
         assert reading.rate is not None
         slower = 1 - 0.4 * machine.now_s / search.time_s
-        return Reading(reading.rate * slower, reading.spent_s)
+        return TryResult(reading.rate * slower, reading.spent_s)
 
-    search = Search(grid, 60.0, take)
+    search = ShapeSearch(grid, 60.0, take)
     search.run()
     most = max(map(landscape, grid.shapes()))
     rates = [landscape(finalist.shape) for finalist in search.finalists]
@@ -164,7 +166,9 @@ def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
-    options = MatmulOptions(("float32",), search=True, span=Axis(16, 48, 16), time_budget_s=4.0, device="cpu", **more)
+    options = MatmulOptions(
+        ("float32",), search=True, span=Dimension(16, 48, 16), time_budget_s=4.0, device="cpu", **more
+    )
     document = Document()
     work.command(options, document)
     return document
@@ -231,15 +235,15 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, taken = work.Tries.take, []
+    real, taken = work.ShapeTrials.take, []
 
-    def take(self: work.Tries, shape: Shape, window_s: float) -> Reading:
+    def take(self: work.ShapeTrials, shape: Shape, window_s: float) -> TryResult:
         taken.append(shape)
         if len(taken) == 5:
             raise KeyboardInterrupt
         return real(self, shape, window_s)
 
-    monkeypatch.setattr(work.Tries, "take", take)
+    monkeypatch.setattr(work.ShapeTrials, "take", take)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         work.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, recorder, [])

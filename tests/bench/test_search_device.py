@@ -10,23 +10,23 @@ import torch
 from simulated import Device
 
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.product import KINDS, Reading
-from gpucheck.bench.matmul.work import Tries
+from gpucheck.bench.matmul.product import KINDS, TryResult
+from gpucheck.bench.matmul.work import ShapeTrials
 
 RATE = 100e12
 
 
-def tries_on(**how: Any) -> tuple[Any, Tries]:
+def tries_on(**how: Any) -> tuple[Any, ShapeTrials]:
     """Products that all run at one rate, of matrices that take no memory."""
     device: Any = Device(**how)
     device.is_cpu = False
     kind = replace(KINDS["float32"], bind=lambda a, b, out: device.kernel(2.0 * out.numel() * a.shape[1] / RATE))
-    tries = Tries(device, kind, product.allocate(kind, (2**28,) * 3, torch.device("meta")))
+    tries = ShapeTrials(device, kind, product.allocate(kind, (2**28,) * 3, torch.device("meta")))
     tries.warm_up((1024, 1024, 1024))
     return device, tries
 
 
-def read(tries: Tries, side: int) -> Reading:
+def read(tries: ShapeTrials, side: int) -> TryResult:
     reading = tries.take((side, side, side), 1e-3)
     assert reading.rate is not None
     return reading

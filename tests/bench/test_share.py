@@ -11,7 +11,7 @@ import pytest
 from gpucheck.bench import judging
 from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
-from gpucheck.peaks import Part, lookup
+from gpucheck.peaks import GpuPeaks, lookup
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -103,7 +103,7 @@ def test_a_comparison_whose_count_is_unknown_verifies_nothing() -> None:
 
 
 def test_a_share_of_an_estimate_shows_nothing_of_the_times() -> None:
-    guessed = replace(H200, kind="estimate") if isinstance(H200, Part) else None
+    guessed = replace(H200, kind="estimate") if isinstance(H200, GpuPeaks) else None
     assert only(share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"
     assert only(share_of_products([row("bfloat16", 5e15)], H200)).verdict == "inconclusive"
 
@@ -157,7 +157,7 @@ def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes(
 )
 def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str) -> None:
     part = judging.part_in(device)
-    assert isinstance(part, Part) and part.kind == kind
+    assert isinstance(part, GpuPeaks) and part.kind == kind
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
     assert judging.part_in(Device("cpu", "cpu")) is None

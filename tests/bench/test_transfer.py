@@ -11,9 +11,9 @@ from fake_device import FakeDevice, no_pinned, unpinned
 from judged import Document
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffers, Room, allocate
+from gpucheck.bench.buffers import BufferMemory, Buffers, allocate
 from gpucheck.bench.transfer import TransferOptions, judge, work
-from gpucheck.bench.transfer.work import Case
+from gpucheck.bench.transfer.work import CopyCase
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -25,7 +25,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 HOST = torch.device("cpu")
 CPU = accel.open_device("cpu")
 UNWATCHED = Watch(None)
-SMALL = Room(host=64 * MIB, device=None, cache=64 * KIB)
+SMALL = BufferMemory(host=64 * MIB, device=None, cache=64 * KIB)
 
 
 # options
@@ -66,14 +66,14 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
 
 
 def test_six_sizes_and_a_sweep() -> None:
-    room = Room(host=64 * GIB, device=64 * GIB, cache=MIB)
+    room = BufferMemory(host=64 * GIB, device=64 * GIB, cache=MIB)
     assert work.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
     swept, left_out = work.fitting(TransferOptions(sweep=True), room, 2)
     assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
 
 
 def test_sizes_are_bounded_by_the_memory_there_is() -> None:
-    room = Room(host=GIB, device=300 * MIB, cache=MIB)
+    room = BufferMemory(host=GIB, device=300 * MIB, cache=MIB)
     assert work.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
     with pytest.raises(UsageError) as raised:
         work.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
@@ -84,7 +84,7 @@ def test_sizes_are_bounded_by_the_memory_there_is() -> None:
 
 
 def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> None:
-    room = Room(host=6 * GIB - 1, device=64 * GIB, cache=MIB, pinned=True)
+    room = BufferMemory(host=6 * GIB - 1, device=64 * GIB, cache=MIB, pinned=True)
     assert (room.most(2), room.most(1), replace(room, pinned=False).most(2)) == (2 * GIB, 4 * GIB, 3 * GIB - 1)
     assert replace(room, device=3 * GIB).most(1) == 3 * GIB  # 4 GiB are pinned for it, and there is room for these
     assert replace(room, host=0).most(1) == 0
@@ -97,13 +97,13 @@ def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> 
 
 
 def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
-    roomy = Room(host=GIB, device=GIB, cache=32 * MIB)
+    roomy = BufferMemory(host=GIB, device=GIB, cache=32 * MIB)
     assert roomy.capacity(MIB, 2) == 256 * MIB
-    assert Room(GIB, GIB, 256 * MIB).capacity(MIB, 2) == 512 * MIB  # all the room there is
+    assert BufferMemory(GIB, GIB, 256 * MIB).capacity(MIB, 2) == 512 * MIB  # all the room there is
     assert roomy.capacity(512 * MIB, 2) == 512 * MIB
-    tight = Room(host=20 * MIB, device=GIB, cache=32 * MIB)
+    tight = BufferMemory(host=20 * MIB, device=GIB, cache=32 * MIB)
     assert tight.capacity(MIB, 2) == 10 * MIB
-    shared = Room(host=30 * MIB, device=None, cache=32 * MIB)
+    shared = BufferMemory(host=30 * MIB, device=None, cache=32 * MIB)
     assert shared.most(1) == 15 * MIB
 
 
@@ -117,7 +117,7 @@ def plain(size: int) -> Buffers:
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
     measurement = work.measure(
-        Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED
+        CopyCase("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED
     )
     assert measurement.case == {
         "direction": "host_to_host",
@@ -134,7 +134,7 @@ def test_a_copy_is_timed_verified_and_counted() -> None:
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
-    case = Case("device_to_host", "pinned", 256 * KIB, "link")
+    case = CopyCase("device_to_host", "pinned", 256 * KIB, "link")
     measurement = work.measure(case, FakeDevice(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (measurement.method.clock, measurement.method.launch) == ("device events", "held")
     assert measurement.rate is not None and measurement.rate.unit == "B/s"

@@ -10,7 +10,7 @@ from fake_device import FakeDevice
 from judged import Document
 
 from gpucheck.bench.transfer import PARTS, TransferOptions, judge, work
-from gpucheck.bench.transfer.work import Part, Setting
+from gpucheck.bench.transfer.work import Setting, TransferPart
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.report.events import Emit
@@ -32,7 +32,9 @@ def row(name: str, device: str = "cpu") -> Measurement:
     )
 
 
-def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None) -> Part:
+def part(
+    part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None
+) -> TransferPart:
     def rows(setting: Setting) -> Iterator[Measurement]:
         if seen is not None:
             seen.append(setting)
@@ -40,7 +42,7 @@ def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, s
             raise error
         yield row(part_id, setting.accel.id)
 
-    return Part(part_id, weight, rows)
+    return TransferPart(part_id, weight, rows)
 
 
 def counts(part_id: str) -> Any:
@@ -51,7 +53,7 @@ def counts(part_id: str) -> Any:
 def run(
     options: TransferOptions,
     monkeypatch: pytest.MonkeyPatch,
-    alone: Sequence[Part],
+    alone: Sequence[TransferPart],
     peer: Peer | None = None,
     ids: tuple[str, ...] = ("cpu",),
     document: Document | None = None,

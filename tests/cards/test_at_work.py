@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cards.at_work import work
+from gpucheck.cards.at_work import activity
 from gpucheck.devices.command import judge, selected
 from gpucheck.messages import FIX
 from gpucheck.report.facts import (
@@ -127,7 +127,7 @@ def test_eight_cards_that_work_pass() -> None:
     ],
 )
 def test_whether_a_card_works(changes: dict[str, Any], does: str) -> None:
-    assert work(card(**changes)) == does
+    assert activity(card(**changes)) == does
 
 
 # --- what protects the card -------------------------------------------------------------------------------------------

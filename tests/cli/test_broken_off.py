@@ -53,13 +53,13 @@ def planned(monkeypatch: pytest.MonkeyPatch, *plans: Plan) -> None:
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Measurement]]:
     """Every row as it is made, whatever becomes of it."""
     rows: list[Measurement] = []
-    real = timing.measurement
+    real = timing.row_of
 
-    def measurement(*arguments: Any, **more: Any) -> Measurement:
+    def row_of(*arguments: Any, **more: Any) -> Measurement:
         rows.append(real(*arguments, **more))
         return rows[-1]
 
-    monkeypatch.setattr(timing, "measurement", measurement)
+    monkeypatch.setattr(timing, "row_of", row_of)
     yield rows
 
 

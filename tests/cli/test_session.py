@@ -199,7 +199,7 @@ def test_a_stdout_that_takes_nothing_does_not_cost_the_files(tmp_path: Path, mon
 
 
 def test_ctrl_c_while_the_files_are_prepared_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(wanted: outputs.Wanted) -> outputs.Output:
+    def interrupted(wanted: outputs.OutputFile) -> outputs.Output:
         if wanted.path.endswith(".md"):
             raise KeyboardInterrupt
         return real(wanted)

@@ -77,8 +77,10 @@ def test_a_command_has_the_thresholds_of_its_own_figures(folder: Path) -> None:
     found, given = of(min_gbps="4", baseline="x.json")
     assert found.thresholds[0] == Limit("transfer.min_gbps", 4e9, "B/s", "--min-gbps")
     assert given["fail_if_slower"] == "7%"
-    assert settings.told(found).endswith("compare.slower at most 7 % (gpucheck.toml:thresholds.compare.slower)")
-    assert "--min-gbps" not in settings.told(found)
+    assert settings.shown_settings(found).endswith(
+        "compare.slower at most 7 % (gpucheck.toml:thresholds.compare.slower)"
+    )
+    assert "--min-gbps" not in settings.shown_settings(found)
     assert [one.id for one in of("bench all")[0].thresholds] == [*["transfer.min_gbps"] * 2, "matmul.min_tflops"]
     assert of("devices")[0].thresholds == ()
     found, given = of("compare", fail_if_slower="5%")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Signs
 from gpucheck.machine.host import PciDevice
-from gpucheck.machine.stack import KernelRun, Library, Node, Stack, TorchProbe
+from gpucheck.machine.stack import DeviceNode, KernelRun, Library, Stack, TorchProbe
 from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
 
 GIB = 2**30
@@ -85,7 +85,8 @@ STACK = Stack(
     built_for=("6.8.0-45-generic",),
     running="6.8.0-45-generic",
     nodes=tuple(
-        Node(path, True, True, 0) for path in ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
+        DeviceNode(path, True, True, 0)
+        for path in ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
     ),
     libraries=tuple(
         Library(f"{name}.so.1", f"/lib/{name}.so.1", f"/lib/{name}.so.580.95.05", "580.95.05")
@@ -177,7 +178,7 @@ def without_gpu() -> Evidence:
     return Evidence(facts, Stack(devices=(), modules=frozenset(), log_error="Permission denied"), probe)
 
 
-def seen_by(condition: Condition, evidence: Evidence) -> Seen | None:
+def seen_by(condition: Condition, evidence: Evidence) -> Signs | None:
     """Return what a condition sees."""
     assert condition.judge is not None
     return condition.judge(evidence)

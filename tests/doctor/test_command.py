@@ -27,7 +27,7 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import driver_reads
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.stack import TorchProbe
-from gpucheck.report.results.short import RungStanding
+from gpucheck.report.results.short import StageStanding
 
 __all__ = ["root"]
 Fake = Callable[..., Path]
@@ -44,7 +44,7 @@ def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
     assert report.summary.exit == 0 and report.summary.verdict == "pass"
     answer = report.results["doctor"]
     assert (answer.first, answer.broken, answer.torch_works) == (None, None, True)
-    assert answer.rungs[-1] == RungStanding("run", "held", "kernel and matrix product correct on cuda:0, cuda:1")
+    assert answer.rungs[-1] == StageStanding("run", "held", "kernel and matrix product correct on cuda:0, cuda:1")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:

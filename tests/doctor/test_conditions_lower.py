@@ -31,9 +31,9 @@ from healthy import (
 
 from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
-from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen
+from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Signs
 from gpucheck.machine.host import PciDevice
-from gpucheck.machine.stack import KernelRun, Library, Node
+from gpucheck.machine.stack import DeviceNode, KernelRun, Library
 from gpucheck.report.facts import Mig, Process
 
 TABLES = (
@@ -54,11 +54,13 @@ CONTAINER = with_host(DOWN, container="docker")
 WSL = with_stack(
     with_host(DOWN, wsl=True, nvidia_pci_addresses=(), nvidia_device_nodes=("/dev/dxg",)),
     devices=(),
-    nodes=(Node("/dev/dxg", True, True),),
+    nodes=(DeviceNode("/dev/dxg", True, True),),
     libraries=(),
     wsl_driver=True,
 )
-CONTROL, UVM, FIRST = (Node(path, True, True, 0) for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"))
+CONTROL, UVM, FIRST = (
+    DeviceNode(path, True, True, 0) for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
+)
 
 
 def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
@@ -122,7 +124,7 @@ SEEN: dict[str, Evidence] = {
     "driver.nodes_missing": with_stack(cuinit(999), nodes=()),
     "driver.node_hangs": with_stack(DOWN, nodes=(replace(CONTROL, error=errno.ETIMEDOUT),)),
     "container.devices_lost": with_stack(nvml(999, CONTAINER), nodes=(replace(CONTROL, error=errno.EPERM), UVM, FIRST)),
-    "driver.nodes_denied": with_stack(DOWN, nodes=(Node("/dev/nvidiactl", True, False), UVM, FIRST)),
+    "driver.nodes_denied": with_stack(DOWN, nodes=(DeviceNode("/dev/nvidiactl", True, False), UVM, FIRST)),
     "driver.nodes_stale": with_stack(cuinit(999), nodes=(CONTROL, replace(UVM, error=errno.ENXIO), FIRST)),
     "wsl.no_gpu": with_stack(WSL, nodes=()),
     "wsl.shadowed": cuinit(100, WSL),
@@ -167,7 +169,7 @@ SEEN: dict[str, Evidence] = {
 BESIDE = ("library.nvml_missing",)
 
 
-def seen(identity: str, evidence: Evidence) -> Seen | None:
+def seen(identity: str, evidence: Evidence) -> Signs | None:
     return seen_by(CONDITIONS[identity], evidence)
 
 
@@ -263,8 +265,14 @@ def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence
         (unloaded(with_stack(cuinit(100), nodes=())), "driver.nodes_missing"),
         (unloaded(stray_libraries=(library("/cuda/stubs/libcuda.so.1"),)), "library.cuda_missing"),
         # rights
-        (with_stack(cuinit(46), nodes=(CONTROL, UVM, FIRST, Node("/dev/nvidia1", False, False))), "gpu.unavailable"),
-        (with_stack(cuinit(999), nodes=(CONTROL, UVM, Node("/dev/nvidia0", False, False))), "driver.nodes_denied"),
+        (
+            with_stack(cuinit(46), nodes=(CONTROL, UVM, FIRST, DeviceNode("/dev/nvidia1", False, False))),
+            "gpu.unavailable",
+        ),
+        (
+            with_stack(cuinit(999), nodes=(CONTROL, UVM, DeviceNode("/dev/nvidia0", False, False))),
+            "driver.nodes_denied",
+        ),
         # a library that is none, and one that ends its process
         (with_driver(DOWN, cuinit_code=None, cuinit_error="this libcuda has no cuInit"), "library.broken"),
         # blocked by the operating system is WSL's answer
@@ -296,7 +304,7 @@ def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) ->
 def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
     named = {code for value in CONDITIONS.values() for code in getattr(value, answers)}
     answer = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
-    assert (seen(refused, nvml(11)) or Seen("")).title == (
+    assert (seen(refused, nvml(11)) or Signs("")).title == (
         "GPU interrupts do not arrive" if answers == "nvml" else None
     )
     # These have a usual cause, and none that is visible here.

@@ -31,7 +31,7 @@ from healthy import (
 
 from gpucheck.cards import checks
 from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch, ladder
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Signs
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
     Ecc,
@@ -312,7 +312,7 @@ CASES: list[tuple[str, Evidence, str]] = [
 ]
 
 
-def judged(condition: str, evidence: Evidence) -> Seen | None:
+def judged(condition: str, evidence: Evidence) -> Signs | None:
     return seen_by(CONDITIONS[condition], evidence)
 
 

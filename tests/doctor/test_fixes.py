@@ -15,7 +15,7 @@ from healthy import CARDS, HEALTHY, seen_by, with_cards, with_driver, with_host,
 
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Evidence
-from gpucheck.machine.stack import Node
+from gpucheck.machine.stack import DeviceNode
 from gpucheck.report.facts import Host, Mig
 
 HIDDEN = tuple(replace(row, id=None, cuda_index=None) for row in CARDS)
@@ -87,7 +87,7 @@ def test_the_findings_carry_it() -> None:
 
 
 def test_a_group_joined_in_a_container_changes_nothing_there() -> None:
-    denied = with_stack(DOWN, nodes=(Node("/dev/nvidiactl", True, False),))
+    denied = with_stack(DOWN, nodes=(DeviceNode("/dev/nvidiactl", True, False),))
     assert "usermod" in (fix_of("driver.nodes_denied", denied) or "")
     inside = fix_of("driver.nodes_denied", with_host(denied, container="docker")) or ""
     assert inside.startswith("ls -ln /dev/nvidiactl; ") and "--group-add" in inside and "usermod" not in inside

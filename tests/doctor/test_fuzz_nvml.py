@@ -33,8 +33,8 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, nvml_sampler, stack
 from gpucheck.machine import nvml_read as nvml
 from gpucheck.machine.driver_reads import DeviceReading, DriverReading, nvml_reading
-from gpucheck.machine.inventory import Around
-from gpucheck.machine.nvml_fields import Refused
+from gpucheck.machine.inventory import MachineReading
+from gpucheck.machine.nvml_fields import QueryRefused
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
@@ -78,7 +78,7 @@ UNDER_LOAD = (
     "nvmlDeviceGetMaxPcieLinkWidth",
     "nvmlDeviceGetMaxClockInfo",
 )
-AROUND = Around(
+AROUND = MachineReading(
     host=Host(system="Linux", nvidia_pci_addresses=tuple(f"0000:{bus:02x}:00.0" for bus in BUSES)),
     cpu=CPU,
     python=Python("3.12.3", "CPython", "/env/bin/python"),
@@ -141,12 +141,12 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
         samples[name] = []
         try:
             if nvml.start(module)["code"]:
-                raise Refused("NVML does not start")
+                raise QueryRefused("NVML does not start")
             sampler = sampler_of(module, uuid)
             samples[name] = [wired({**sampler.sample(), "at_s": 10.0 + number / 4}) for number in range(4)]
         except Cut:
             unseen[name] = "the process that samples NVML ended early"
-        except Refused as refused:
+        except QueryRefused as refused:
             unseen[name] = refused.reason
     return command.gathered({"stage": "end", "began_s": 10.0, "took_s": 1.0}, "", samples, unseen, {})
 

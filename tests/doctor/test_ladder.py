@@ -25,21 +25,21 @@ from healthy import (
 )
 
 from gpucheck.doctor import ladder
-from gpucheck.doctor.condition import STAGES, Certainty, Condition, Evidence, Seen, Stage
+from gpucheck.doctor.condition import STAGES, Certainty, Condition, Evidence, Signs, Stage
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.finding import Verdict
 
 IDLE = with_torch(kernels=())  # no kernel ran: nothing is seen to work
-Judge = Callable[[Evidence], Seen | None]
+Judge = Callable[[Evidence], Signs | None]
 
 
 def made(
-    name: str, stage: Stage | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Seen | None = None
+    name: str, stage: Stage | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Signs | None = None
 ) -> Condition:
     """A condition that holds everywhere."""
     title, fix = f"title of {name}", f"mend {name}"
     return Condition(
-        name, title, "", fix, judge=lambda _: seen or Seen(name), stage=stage, verdict=verdict, certainty=certainty
+        name, title, "", fix, judge=lambda _: seen or Signs(name), stage=stage, verdict=verdict, certainty=certainty
     )
 
 
@@ -69,7 +69,7 @@ def test_on_one_rung_the_most_certain_comes_first() -> None:
     assert diagnosis.first is not None and diagnosis.first.condition.id == "b"
     assert [sighting.condition.id for sighting in diagnosis.consequences] == ["c", "a"]
     surer = [
-        made("a", "nodes", certainty="hint", seen=Seen("sure", certainty="proof")),
+        made("a", "nodes", certainty="hint", seen=Signs("sure", certainty="proof")),
         made("b", "nodes", certainty="strong"),
     ]
     diagnosis = ladder.diagnose(IDLE, surer)
@@ -77,7 +77,7 @@ def test_on_one_rung_the_most_certain_comes_first() -> None:
 
 
 def test_what_is_no_failure_breaks_nothing() -> None:
-    conditions = [made("a", "nodes", "warn"), made("b", "torch", seen=Seen("milder here", verdict="info"))]
+    conditions = [made("a", "nodes", "warn"), made("b", "torch", seen=Signs("milder here", verdict="info"))]
     diagnosis = ladder.diagnose(IDLE, conditions)
     assert (diagnosis.first, diagnosis.consequences) == (None, ())
     assert [finding.verdict for finding in ladder.findings(diagnosis)] == ["warn", "info"]
@@ -97,7 +97,7 @@ def test_one_card_that_works_does_not_excuse_another(stage: Stage) -> None:
 
 
 def test_a_judge_that_knows_more_says_it_in_the_conditions_place() -> None:
-    seen = Seen("message", {"a": 1}, "do this", "hint", "warn", "another title")
+    seen = Signs("message", {"a": 1}, "do this", "hint", "warn", "another title")
     (finding,) = ladder.findings(ladder.diagnose(IDLE, [made("x", None, seen=seen)]))
     assert (finding.title, finding.message, finding.fix, finding.verdict) == (
         "another title",
@@ -106,7 +106,7 @@ def test_a_judge_that_knows_more_says_it_in_the_conditions_place() -> None:
         "warn",
     )
     assert finding.evidence["certainty"] == "hint" and finding.evidence["a"] == 1
-    (without,) = ladder.findings(ladder.diagnose(IDLE, [made("x", None, seen=Seen("message", fix=""))]))
+    (without,) = ladder.findings(ladder.diagnose(IDLE, [made("x", None, seen=Signs("message", fix=""))]))
     assert without.fix is None
 
 

@@ -18,13 +18,13 @@ from healthy import CARDS, GIB, HEALTHY, busy, card, seen_by, with_cards, with_t
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
 from gpucheck.doctor import command, conditions_cards
-from gpucheck.doctor.condition import Evidence, Seen
+from gpucheck.doctor.condition import Evidence, Signs
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import stack
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Changes, ClockReasons, Device, Link, Mig, Process
-from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
+from gpucheck.report.results.short import GpuUnderLoad, LoadOutcome, LoadResult
 
 __all__ = ["root"]
 Fake = Callable[..., Path]
@@ -34,10 +34,8 @@ LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
 NOT_SUPPORTED = "not supported by this device or driver"
 
 
-def under_load(
-    device: str, read: dict[str, Any] | None = None, reason: str | None = None, **held: Any
-) -> CardUnderLoad:
-    return CardUnderLoad(device, read, reason, held.get("held_by", {}))
+def under_load(device: str, read: dict[str, Any] | None = None, reason: str | None = None, **held: Any) -> GpuUnderLoad:
+    return GpuUnderLoad(device, read, reason, held.get("held_by", {}))
 
 
 def load_of(outcome: LoadOutcome, reason: str | None = None, **more: Any) -> LoadResult:
@@ -76,7 +74,7 @@ def loaded(
     return replace(evidence, load=load_of("ran", cards=cards))
 
 
-def judged(condition: str, evidence: Evidence) -> Seen | None:
+def judged(condition: str, evidence: Evidence) -> Signs | None:
     return seen_by(CONDITIONS[condition], evidence)
 
 

@@ -17,9 +17,9 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread, StressWrong
-from gpucheck.stress.command import World
+from gpucheck.stress.command import Environment
 from gpucheck.stress.judge import judge
-from gpucheck.stress.options import Plan, plan
+from gpucheck.stress.options import StressPlan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
 UNITS = {"memory": "word/s", "copies": "B/s"}
@@ -31,7 +31,7 @@ def points(
     *,
     speed: Callable[[float], float] = lambda share: 1.0,
     noise: float = 0.02,
-    division: Plan | None = None,
+    division: StressPlan | None = None,
     held: Callable[[float], tuple[str, ...]] = lambda share: (),
 ) -> tuple[StressPoint, ...]:
     """A curve; `speed` and `held` are functions of the share of the time that is over."""
@@ -174,7 +174,7 @@ def facts(count: int, **more: Any) -> Facts:
     return Facts(devices=tuple(devices), torch=TorchBuild(version="2.9", built_for="cuda"))
 
 
-def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
+def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> Environment:
     def start(name: str) -> LineChild:
         told = json.dumps(to_json(device(int(name[-1]), seed)))
         return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(name, "")), told])
@@ -185,4 +185,4 @@ def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
         "opening_s": 1.5,
         "silent_s": 0.7,
     }
-    return World(**{**given, **more, "start": start})
+    return Environment(**{**given, **more, "start": start})

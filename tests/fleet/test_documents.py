@@ -17,6 +17,7 @@ from tests.fleet.nodes import node
 from gpucheck.errors import UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import judge
+from gpucheck.machine import saved
 from gpucheck.render import fleet as shown
 from gpucheck.render import prometheus, text
 from gpucheck.report.events import Answered, Judged
@@ -143,7 +144,7 @@ def _nested(depth: int) -> bytes:
     ],
 )
 def test_what_is_refused_before_anything_is_made_of_it(data: bytes, why: str) -> None:
-    with pytest.raises(documents.Refused, match=why):
+    with pytest.raises(saved.InvalidFile, match=why):
         documents.parse(data)
 
 
@@ -266,7 +267,7 @@ def test_three_thousand_hostile_documents(seed: int) -> None:
             data = attack(chance, json.loads(documents.packed(node(f"evil{number}-{place}", devices=2))))
             try:
                 document = documents.parse(data)
-            except documents.Refused as error:
+            except saved.InvalidFile as error:
                 refused.append(RefusedFile(f"evil{place}.json", documents.clean(str(error))))
                 continue
             # A file of another node's name is refused by its name before it gets here.

@@ -10,7 +10,7 @@ from tests.fleet.nodes import node, slower
 
 from gpucheck.errors import UsageError
 from gpucheck.fleet.documents import MARKED_LINE, file_name
-from gpucheck.fleet.judge import Judged, judge
+from gpucheck.fleet.judge import FleetJudgement, judge
 from gpucheck.report.results.fleet import (
     FleetNode,
     NodeDevice,
@@ -24,11 +24,11 @@ from gpucheck.report.results.fleet import (
 TWENTY = [node(f"n{number}") for number in range(20)]
 
 
-def row(judged: Judged, host: str) -> FleetNode:
+def row(judged: FleetJudgement, host: str) -> FleetNode:
     return next(one for one in judged.result.nodes if one.host == host)
 
 
-def finding(judged: Judged, id: str) -> str:
+def finding(judged: FleetJudgement, id: str) -> str:
     return next(f"{one.verdict}: {one.title}: {one.message}" for one in judged.findings if one.id == id)
 
 

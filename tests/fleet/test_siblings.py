@@ -32,7 +32,7 @@ def test_the_level_is_kept_where_it_can_be_seen(nodes: int, devices: int, monkey
     false = 0
     for _ in range(300):
         figures, _ = fleet_power.fleet(random_, nodes, devices)
-        *_, placed = siblings.place(figures, 1)
+        *_, placed = siblings.slow_devices(figures, 1)
         false += any(one.certain for one in placed.values())
     assert false <= 30 + 3 * math.sqrt(30)
 
@@ -52,14 +52,14 @@ def test_stragglers_of_5_percent_are_found_at_1_percent_noise(nodes: int, least:
 
 def test_few_nodes_give_no_verdict_and_a_rate_must_be_positive() -> None:
     few = [figure(f"n{n}", "cuda:0", 1.0 + n) for n in range(siblings.LEAST_NODES - 1)]
-    assert siblings.place(few, 1)[2] == {}
+    assert siblings.slow_devices(few, 1)[2] == {}
     with pytest.raises(ValueError):
-        siblings.place([figure("n", "cuda:0", 0.0)], 1)
+        siblings.slow_devices([figure("n", "cuda:0", 0.0)], 1)
 
 
 def test_equal_rates_have_no_spread_and_a_far_one_is_slow() -> None:
     same = [figure(f"n{n}", "cuda:0", 100.0) for n in range(9)]
-    centre, spread, placed = siblings.place([*same, figure("n9", "cuda:0", 96.0)], 10)
+    centre, spread, placed = siblings.slow_devices([*same, figure("n9", "cuda:0", 96.0)], 10)
     assert spread == 0 and centre == pytest.approx(100.0)
     assert [index for index, one in placed.items() if one.certain] == [9]
 
@@ -114,9 +114,9 @@ def test_a_device_that_is_as_fast_as_its_node_is_not_slow() -> None:
         for node, centre in centres.items()
         for i in range(8)
     ]
-    assert not any(one.certain for one in siblings.place(figures, 1)[2].values())
+    assert not any(one.certain for one in siblings.slow_devices(figures, 1)[2].values())
     figures[3] = figure("n0", "cuda:3", math.exp(-0.3))
-    slow = [n for n, one in siblings.place(figures, 1)[2].items() if one.certain]
+    slow = [n for n, one in siblings.slow_devices(figures, 1)[2].items() if one.certain]
     assert slow == [3]
 
 

@@ -12,7 +12,7 @@ from gpucheck.bench.bandwidth import work as memory_work
 from gpucheck.bench.bandwidth.work import command
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.machine import accel, inventory
-from gpucheck.peaks import Part
+from gpucheck.peaks import GpuPeaks
 from gpucheck.report.events import Opened, Started
 
 pytestmark = pytest.mark.gpu
@@ -51,6 +51,6 @@ def test_no_operation_takes_memory() -> None:
 def test_the_part_in_the_table_has_the_bus_that_the_device_tells() -> None:
     opened = Opened(devices.described(accel.open_device("cuda:0")))
     part = DeviceRows("cuda:0", (), folded([Started(inventory.read()), opened]).facts).part
-    if not isinstance(part, Part) or part.kind == "estimate":
+    if not isinstance(part, GpuPeaks) or part.kind == "estimate":
         pytest.skip(f"not in the table: {part}")
     assert part.memory_bytes_per_s is not None and part.peak("bfloat16" if part.capability >= (8, 0) else "float16")

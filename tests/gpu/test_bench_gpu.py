@@ -13,7 +13,7 @@ from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.product import ProductCase
 from gpucheck.bench.matmul.work import measure
 from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
@@ -70,7 +70,7 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             return real(a, b, out=out)
 
     monkeypatch.setattr(torch, "mm", secretly)
-    case = Case("float32", (512, 512, 512), Support("native"))
+    case = ProductCase("float32", (512, 512, 512), Support("native"))
     with Watch(None) as watch:
         (one,) = measure(case, device, 0.2, watch)
     assert one.method.precision_observed == "tf32"

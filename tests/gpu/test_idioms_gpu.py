@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.buffers import Room, allocate_all, room_for
+from gpucheck.bench.buffers import BufferMemory, allocate_all, room_for
 from gpucheck.bench.transfer import TransferOptions, judge, work
-from gpucheck.bench.transfer.work import Idiom, Line, Setting, of_device
+from gpucheck.bench.transfer.work import Idiom, IdiomCalls, Setting, of_device
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -41,9 +41,9 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
 
 def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = accel.open_device("cuda:0")
-    room = Room(host=64 * MIB, device=64 * MIB, cache=MIB)
+    room = BufferMemory(host=64 * MIB, device=64 * MIB, cache=MIB)
     memory = allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory")
-    line = Line(Idiom("x", "x.cuda()", "host_to_device"), device, memory, MIB, 2)
+    line = IdiomCalls(Idiom("x", "x.cuda()", "host_to_device"), device, memory, MIB, 2)
     kept = itertools.cycle([slice.to(device.device) for slice in line.sources])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
@@ -54,11 +54,11 @@ def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.M
 
 def test_no_line_keeps_memory() -> None:
     device = accel.open_device("cuda:0")
-    room = Room(host=256 * MIB, device=256 * MIB, cache=MIB)
+    room = BufferMemory(host=256 * MIB, device=256 * MIB, cache=MIB)
     memory = allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory")
     before = torch.cuda.memory_allocated()
     with Watch(None) as watch:
         for idiom in of_device(device, ("pageable", "pinned")):
-            work.measure_line(Line(idiom, device, memory, 2 * MIB, 2), room, 0.02, watch)
+            work.measure_line(IdiomCalls(idiom, device, memory, 2 * MIB, 2), room, 0.02, watch)
             torch.cuda.synchronize()
             assert torch.cuda.memory_allocated() == before, idiom.code

@@ -13,7 +13,7 @@ from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits
+from gpucheck.bench.matmul.product import KINDS, ProductCase, Repeats, bits
 from gpucheck.bench.matmul.work import measure
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
@@ -32,14 +32,14 @@ def device() -> accel.Accel:
     return accel.open_device("cuda:0")
 
 
-def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> Case:
+def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> ProductCase:
     (case,) = product.cases(MatmulOptions(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
     if case.support.kind == "none":
         pytest.skip(f"{dtype}: {case.support.reason}")
     return case
 
 
-def measured(device: accel.Accel, case: Case, budget_s: float = 0.3) -> Measurement:
+def measured(device: accel.Accel, case: ProductCase, budget_s: float = 0.3) -> Measurement:
     with Watch(device.uuid) as watch, device.as_current():
         return measure(case, device, budget_s, watch)[0]
 

@@ -7,18 +7,20 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import Axis, MatmulOptions, work
-from gpucheck.bench.matmul.product import Case, Grid
+from gpucheck.bench.matmul import Dimension, MatmulOptions, work
+from gpucheck.bench.matmul.product import Grid, ProductCase
 from gpucheck.machine import accel
 from gpucheck.report.events import Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
-CASE = Case("float32", (1, 1, 1), Support("native"))
+CASE = ProductCase("float32", (1, 1, 1), Support("native"))
 
 
 def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
-    options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
+    options = MatmulOptions(
+        ("float32",), search=True, span=Dimension(512, 1024, 256), device="cuda:0", time_budget_s=10.0
+    )
     made = run(lambda emit: work.command(options, emit))
     (entry,) = made.results["bench_matmul_search"]
     assert entry.complete and entry.shapes_in_range == 27 and entry.best is not None and entry.best.rounds >= 3
@@ -33,8 +35,8 @@ def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
 
 def test_a_short_product_is_not_bound_by_its_launches() -> None:
     device = accel.open_device("cuda:0")
-    grid = Grid((Axis(256, 512, 256),) * 3)
-    tries = work.Tries(device, CASE.kind, work.operands(CASE, grid, 2**24, device))
+    grid = Grid((Dimension(256, 512, 256),) * 3)
+    tries = work.ShapeTrials(device, CASE.kind, work.operands(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
     taken = [tries.take((256, 256, 256), 1e-3) for _ in range(9)]
     rates = [reading.rate for reading in taken if reading.rate is not None]
@@ -58,10 +60,10 @@ def test_a_short_product_is_not_bound_by_its_launches() -> None:
 
 def test_memory_is_taken_once_for_all_shapes() -> None:
     device = accel.open_device("cuda:0")
-    work.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, Recorder(), [])
+    work.search(CASE, Grid((Dimension(256, 256, 1),) * 3), 2**24, device, 1.0, Recorder(), [])
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    grid = Grid((Axis(256, 512, 256),) * 3)
+    grid = Grid((Dimension(256, 512, 256),) * 3)
     work.search(CASE, grid, 2**24, device, 1.0, Recorder(), [])
     assert torch.cuda.max_memory_allocated() - before <= 3 * 512 * 512 * 4 + 4096

@@ -13,7 +13,7 @@ import pytest
 from gpucheck import errors
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError, UsageError
 from gpucheck.machine import child, child_protocol
-from gpucheck.machine.child_protocol import Ending, Heard, Line, Lost, Talk
+from gpucheck.machine.child_protocol import ChildOutput, ChildSession, Ending, Lost, Message
 
 PYTHON = sys.executable
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -40,8 +40,8 @@ def argv(program: str) -> list[str]:
     return [PYTHON, "-c", PREFIX + program]
 
 
-def talking(program: str) -> Talk:
-    return Talk(lambda: child.LineChild(argv(program)))
+def talking(program: str) -> ChildSession:
+    return ChildSession(lambda: child.LineChild(argv(program)))
 
 
 def without_limit(ending: Ending) -> tuple[object, ...]:
@@ -67,18 +67,18 @@ def test_one_that_is_late_keeps_its_lines() -> None:
 
 
 def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:
-    assert child_protocol.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
+    assert child_protocol.run([PYTHON, "-c", "pass"], 60.0) == ChildOutput((), Ending("returned", 0, 60.0))
     garbage = "print('a word'); print([1]); print('{\"cut\": of')"
-    assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0))
+    assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == ChildOutput((), Ending("returned", 0, 60.0))
     mixed = garbage + "; print('{\"n\": 1}')"
-    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(({"n": 1},), Ending("returned", 0, 60.0))
+    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == ChildOutput(({"n": 1},), Ending("returned", 0, 60.0))
 
 
 def test_what_cannot_be_started_is_an_ending() -> None:
     ending = child_protocol.run(["/no/such/program"], 1.0).ending
     assert ending == Ending("unstarted", reason="No such file or directory")
     with pytest.raises(Lost) as lost:
-        Talk(lambda: child.LineChild(["/no/such/program"]))
+        ChildSession(lambda: child.LineChild(["/no/such/program"]))
     assert lost.value.ending == ending
 
 
@@ -111,7 +111,7 @@ def test_a_request_that_was_cut_off_is_none() -> None:
 @posix
 @pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
 def test_how_a_child_ends_that_is_asked(program: str, ending: Ending) -> None:
-    lines: list[Line] = []
+    lines: list[Message] = []
     with talking(f"next(child_stdio.requests())\n{ONE_LINE}{program}") as asked, pytest.raises(Lost) as lost:
         asked.send({})
         for line in asked.answer(60.0):

@@ -89,7 +89,7 @@ def test_a_lost_device_frees_nothing_up_to_the_end() -> None:
             try:
                 work()
             except RuntimeError as error:
-                assert device_lifetime.saw(error, device.id)
+                assert device_lifetime.record_error(error, device.id)
             print("the report")
             sys.exit(7)
     """)
@@ -212,7 +212,7 @@ def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     ],
 )
 def test_what_a_device_raised_is_told_from_the_rest(error: Exception, lost: bool) -> None:
-    assert (device_lifetime.saw(error), device_lifetime.is_lost()) == (lost, lost)
+    assert (device_lifetime.record_error(error), device_lifetime.is_lost()) == (lost, lost)
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

@@ -15,7 +15,7 @@ from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import child_protocol, faults
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import ChildResult
-from gpucheck.machine.child_protocol import Heard
+from gpucheck.machine.child_protocol import ChildOutput
 from gpucheck.report.events import Failed
 from gpucheck.report.report import Collector
 from gpucheck.work import reference
@@ -27,7 +27,7 @@ def never(device: str) -> str | None:
     raise AssertionError(f"{device} was asked")
 
 
-def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> Heard:
+def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> ChildOutput:
     stdout = "".join(json.dumps(line) + "\n" for line in lines)
     return child_protocol.heard(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
 
@@ -154,7 +154,7 @@ def test_what_another_process_saw() -> None:
         (ended(code=1), None),
     ],
 )
-def test_what_a_fresh_process_came_to(heard: Heard, answer: str | None) -> None:
+def test_what_a_fresh_process_came_to(heard: ChildOutput, answer: str | None) -> None:
     assert faults.read(heard) == answer
 
 

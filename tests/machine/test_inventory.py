@@ -17,14 +17,14 @@ from gpucheck.machine.driver_reads import (
     DriverReading,
     NvmlReader,
 )
-from gpucheck.machine.inventory import Around, Inventory, join, only
+from gpucheck.machine.inventory import Inventory, MachineReading, join, only
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Python, TorchBuild
 
 Fake = Callable[..., Path]
 
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
-AROUND = Around(
+AROUND = MachineReading(
     host=Host(system="Linux", memory_total_bytes=64_000, memory_available_bytes=48_000),
     cpu=CPU,
     python=Python("3.12.3", "CPython", "/usr/bin/python3"),
@@ -190,7 +190,9 @@ def test_memory_that_is_shared_with_the_host(fake_driver: Fake, script: str, cud
 
 
 def test_the_numa_node_comes_from_sysfs() -> None:
-    around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0})
+    around = MachineReading(
+        AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0}
+    )
     nvml = DriverReading(
         code=0,
         devices=(

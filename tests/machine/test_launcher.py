@@ -6,7 +6,7 @@ import pytest
 
 from gpucheck.errors import UsageError
 from gpucheck.machine import launcher
-from gpucheck.machine.launcher import Launch, Place
+from gpucheck.machine.launcher import Launch, Rendezvous
 
 SRUN = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "9", "SLURM_STEP_ID": "0", "SLURM_NNODES": "4", "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "node003"}  # fmt: skip
@@ -62,21 +62,24 @@ OMPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WOR
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 "TORCHELASTIC_RESTART_COUNT": "2",
             },
-            Place(1, 4, 1, "n0", 4711, "2", is_kept=True),
+            Rendezvous(1, 4, 1, "n0", 4711, "2", is_kept=True),
         ),
-        ({**SLURM, "SLURM_STEP_NODELIST": "gpu[007-009,012]"}, Place(3, 16, 1, "gpu007", 29500)),
-        ({**SLURM, "SLURM_JOB_NODELIST": "a-1,b[2-3]"}, Place(3, 16, 1, "a-1", 29500)),
-        ({**SLURM, "SLURM_STEP_NODELIST": "r1n[3]-ib,x", "MASTER_PORT": "1"}, Place(3, 16, 1, "r1n3-ib", 1)),
-        ({**SLURM, "MASTER_ADDR": "head", "SLURM_STEP_NODELIST": "x"}, Place(3, 16, 1, "head", 29500)),
-        ({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(1, 2, 0, "127.0.0.1", 29500)),
-        ({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MASTER_ADDR": "m"}, Place(5, 8, 1, "m", 29500)),
+        ({**SLURM, "SLURM_STEP_NODELIST": "gpu[007-009,012]"}, Rendezvous(3, 16, 1, "gpu007", 29500)),
+        ({**SLURM, "SLURM_JOB_NODELIST": "a-1,b[2-3]"}, Rendezvous(3, 16, 1, "a-1", 29500)),
+        ({**SLURM, "SLURM_STEP_NODELIST": "r1n[3]-ib,x", "MASTER_PORT": "1"}, Rendezvous(3, 16, 1, "r1n3-ib", 1)),
+        ({**SLURM, "MASTER_ADDR": "head", "SLURM_STEP_NODELIST": "x"}, Rendezvous(3, 16, 1, "head", 29500)),
+        ({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Rendezvous(1, 2, 0, "127.0.0.1", 29500)),
+        (
+            {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MASTER_ADDR": "m"},
+            Rendezvous(5, 8, 1, "m", 29500),
+        ),
         # One process, an allocation without a step, and none of it.
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
         ({name: value for name, value in SLURM.items() if name != "SLURM_STEP_ID"}, None),
         ({}, None),
     ],
 )
-def test_the_place_among_a_launchers_processes(environment: dict[str, str], place: Place | None) -> None:
+def test_the_place_among_a_launchers_processes(environment: dict[str, str], place: Rendezvous | None) -> None:
     assert launcher.place(environment) == place
 
 

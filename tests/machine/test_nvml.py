@@ -15,7 +15,7 @@ import pytest
 
 from gpucheck.machine import driver_reads, nvml_fields, nvml_read
 from gpucheck.machine.driver_reads import DriverReading, NvmlReader, nvml_timeout_s
-from gpucheck.machine.nvml_fields import Row, applies
+from gpucheck.machine.nvml_fields import DeviceFields, applies
 from gpucheck.report.facts import (
     ClockReasons,
     Device,
@@ -600,7 +600,7 @@ def test_an_older_nvidia_ml_py_lacks_a_function_and_no_more() -> None:
         pass
 
     old = types.SimpleNamespace(NVMLError=NVMLError, nvmlDeviceGetPowerUsage=lambda handle: 1500)
-    row = Row()
+    row = DeviceFields()
     power, limit = (field for field in nvml_fields.DETAILS if field.name in ("power_w", "power_limit_w"))
     row.read(old, object(), (power, limit))
     assert row.device == {"kind": "cuda", "power_w": 1.5}

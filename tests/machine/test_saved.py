@@ -56,7 +56,7 @@ def test_encodings_that_shells_write(encode: Any, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_out_of_bounds(data: bytes, why: str) -> None:
-    with pytest.raises(saved.Refused, match=why):
+    with pytest.raises(saved.InvalidFile, match=why):
         saved.parsed(data, BOUND)
 
 

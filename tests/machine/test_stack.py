@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.machine import kernel_driver, stack
 from gpucheck.machine.host import PciDevice
-from gpucheck.machine.stack import Node
+from gpucheck.machine.stack import DeviceNode
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"
 
@@ -80,10 +80,10 @@ def test_nodes_are_opened_and_not_only_looked_at(tmp_path: Path) -> None:
     write(tmp_path, {"dev/nvidiactl": "", "dev/nvidia0": "", "dev/nvidia-modeset": "", "dev/null": ""})
     (tmp_path / "dev/nvidia-uvm").mkdir()  # opens for nobody to write
     nodes = {node.path: node for node in stack.read(tmp_path).nodes}
-    assert nodes["/dev/nvidiactl"] == Node("/dev/nvidiactl", True, True, 0)
+    assert nodes["/dev/nvidiactl"] == DeviceNode("/dev/nvidiactl", True, True, 0)
     assert nodes["/dev/nvidia-uvm"].error == errno.EISDIR
     # A card's own node would wake the card: only its rights are looked at.
-    assert nodes["/dev/nvidia0"] == Node("/dev/nvidia0", True, True, None)
+    assert nodes["/dev/nvidia0"] == DeviceNode("/dev/nvidia0", True, True, None)
     assert set(nodes) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"}
 
 

@@ -13,7 +13,7 @@ from simulated import Device
 from gpucheck.bench.matmul.judge import THRESHOLDS
 from gpucheck.measure import runs, timing
 from gpucheck.measure.runs import sample_flags, time_stats
-from gpucheck.measure.timing import LOOKS, MOST_CALLS, Cost, Launcher, Limits, Timed, Work, measure, watched
+from gpucheck.measure.timing import CHECKED_AT, MOST_CALLS, Cost, Launcher, Limits, Timed, Work, measure, watched
 from gpucheck.report.measurement import DeviceRef, MemoryFigures, Run
 from gpucheck.report.report import Collector
 
@@ -50,7 +50,7 @@ def test_a_row_that_is_watched_goes_on_though_it_is_certain(
     result = measure(device, Work(device.kernel(2e-3)), clock="device events", limits=limits)
     took_s = result.run.started_monotonic_s[-1] + result.run.samples_s[-1] - result.run.started_monotonic_s[0]
     assert low <= took_s + 0.05 <= high + 0.05
-    assert len(result.run.samples_s) in LOOKS or took_s >= budget_s - 0.05
+    assert len(result.run.samples_s) in CHECKED_AT or took_s >= budget_s - 0.05
 
 
 def test_what_launching_costs_is_not_in_the_time() -> None:
@@ -93,7 +93,7 @@ def test_a_window_at_the_resolution_of_its_clock_has_neither_time_nor_rate(secon
     assert result.flags == ("below-resolution",)
     why = f"a window of {MOST_CALLS} calls takes less than 5 µs, too short for the clock"
     assert result.details["no_time_because"] == why
-    made = timing.measurement(
+    made = timing.row_of(
         "matmul",
         DeviceRef("cuda:0"),
         result,
@@ -199,7 +199,7 @@ def test_hiccups_of_the_host_spoil_no_window() -> None:
 def test_sampling_ends_at_a_look_once_it_is_precise() -> None:
     steady, noisy = timed(Device(noise=0.01), 50e-6), timed(Device(noise=0.3), 5e-3, budget_s=100)
     assert len(steady.run.samples_s) == 20
-    assert len(noisy.run.samples_s) in LOOKS[1:]
+    assert len(noisy.run.samples_s) in CHECKED_AT[1:]
 
 
 def test_the_budget_ends_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 from mistakes import MISMATCHES, program
 
 from gpucheck.program import judge, placement
-from gpucheck.program.engine import World
+from gpucheck.program.engine import Simulation
 from gpucheck.program.simulated_cuda import simulated
 from gpucheck.report.finding import Finding
 
@@ -211,18 +211,18 @@ _HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
 
 def met(text: str, folder: Path, *arguments: str) -> Finding | None:
-    """What a program raises first on a claimed device, as a finding; None where it runs to its end."""
+    """What a program raises first on a simulated device, as a finding; None where it runs to its end."""
     file = folder / "mistaken.py"
     file.write_text(text)
     __import__("linecache").checkcache()
-    world = World()
-    with simulated(world), pytest.MonkeyPatch.context() as patch:
+    simulation = Simulation()
+    with simulated(simulation), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(file), *arguments])
         patch.chdir(folder)
         try:
             exec(compile(text, str(file), "exec"), {"__name__": "mistaken", "__file__": str(file)})
         except (RuntimeError, TypeError) as error:  # numpy's is a TypeError
-            mismatch = placement.mismatch_in(world, error)
+            mismatch = placement.mismatch_in(simulation, error)
             if mismatch is None:
                 raise
             return judge.mismatch(mismatch.entry)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpucheck.program.engine import DeviceMismatch, World
+from gpucheck.program.engine import DeviceMismatch, Simulation
 from gpucheck.program.rules import RULES, Operand, judge
 from gpucheck.program.simulated_cuda import simulated
 
@@ -191,7 +191,7 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", LEGAL)
 def test_what_may_lie_on_the_cpu(name: str) -> None:
-    with simulated(World()):
+    with simulated(Simulation()):
         assert LEGAL[name]().device == torch.device("cuda:0")
 
 
@@ -209,7 +209,7 @@ ON_HOST: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", ON_HOST)
 def test_what_lies_on_a_gpu_and_is_read(name: str) -> None:
-    with simulated(World()):
+    with simulated(Simulation()):
         assert ON_HOST[name]().device == torch.device("cpu")
 
 
@@ -276,7 +276,7 @@ ILLEGAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", ILLEGAL)
 def test_what_cuda_refuses(name: str) -> None:
-    with simulated(World()), pytest.raises(DeviceMismatch):
+    with simulated(Simulation()), pytest.raises(DeviceMismatch):
         ILLEGAL[name]()
 
 
@@ -295,7 +295,7 @@ INTEGERS: dict[str, Callable[[torch.Tensor], object]] = {
 def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
     """A CPU does: the dry run passed, and the program ended on the GPU."""
     call = INTEGERS[kernel]
-    with simulated(World()):
+    with simulated(Simulation()):
         call(torch.ones(2, 2, dtype=torch.long))
         call(gpu(2, 2))
         with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
@@ -316,7 +316,7 @@ HALVES: dict[str, tuple[torch.dtype, Callable[[torch.Tensor], object]]] = {
 @pytest.mark.parametrize("kernel", HALVES)
 def test_cuda_has_no_kernel_for_each_dtype_of_a_cpu(kernel: str) -> None:
     dtype, call = HALVES[kernel]
-    with simulated(World()):
+    with simulated(Simulation()):
         call(torch.ones(2, 2).to(dtype))
         call(gpu(2, 2))
         torch.igamma(gpu(2).half(), gpu(2))  # which is one of float32

@@ -18,7 +18,7 @@ from recorded import FORMS, Case, cut, failing, hold, threads, wrote
 
 from gpucheck.bench import devices
 from gpucheck.bench.collective import work as collective
-from gpucheck.bench.collective.judge import Answer
+from gpucheck.bench.collective.judge import RankOutcome
 from gpucheck.cli.app import main
 from gpucheck.machine.child import ChildResult
 
@@ -88,16 +88,18 @@ class Ranks:
     def __init__(self, options: object, ids: Sequence[str], **_: Any) -> None:
         assert len(ids) == self.world
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[RankOutcome]:
         if "begin" in request:
             ready = {"room": 2**30, "device": {"id": request["begin"], "uuid": None, "name": "CPU"}, "host": "node1"}
-            return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(self.world)]
+            return [RankOutcome(rank, {**ready, "version": None, "settings": {}}) for rank in range(self.world)]
         if request["collective"] == "all-to-all":
-            return [Answer(rank, None, "its process did not answer within 30 s", "calling", "late") for rank in (0, 1)]
+            return [
+                RankOutcome(rank, None, "its process did not answer within 30 s", "calling", "late") for rank in (0, 1)
+            ]
         seconds = [0.02 * (1 + place % 3 / 100) for place in range(20)]
         told = {"started": "", "calls": 10, "began_s": [0.0] * 20, "samples_s": seconds, "verified_elements": 4}
         line = {**told, "wrong_elements": 0, "memory": {}}
-        return [Answer(rank, line, "", "timing") for rank in (0, 1)]
+        return [RankOutcome(rank, line, "", "timing") for rank in (0, 1)]
 
     def stop(self) -> None:
         pass

@@ -102,7 +102,7 @@ def test_stress_writes_what_is_recorded(
         folder.mkdir()
         with monkeypatch.context() as patches:
             played = world(scripts, opening_s=watchdog.OPENING_S, silent_s=watchdog.SILENT_S)
-            patches.setattr(stress_command, "World", lambda played=played: played)
+            patches.setattr(stress_command, "Environment", lambda played=played: played)
             lines = wrote(case, capsys, patches, folder)
             # How far it is seen to come depends on how soon the children speak.
             found[case.title] = [line for line in lines if re.match(r"err\| \d/\d \w+$", line) is None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.text import Block, Cell, Column, Line, Page, answer, head, markdown, table, verdict_cell
+from gpucheck.render.text import Block, Cell, Column, Page, TextLine, answer, head, markdown, table, verdict_cell
 from gpucheck.report.finding import Finding, Verdict
 
 TABLE = table(
@@ -29,7 +29,7 @@ def shown(*blocks: Block, width: str | None = None, encoding: str = "utf-8", mon
 
 def test_a_pipe_gets_every_column_and_no_wrapped_line(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "word " * 60
-    assert shown(TABLE, Line(sentence.strip()), monkeypatch=monkeypatch) == "\n".join(
+    assert shown(TABLE, TextLine(sentence.strip()), monkeypatch=monkeypatch) == "\n".join(
         (
             "           to device",
             " size       pageable   pinned   note",
@@ -61,13 +61,15 @@ def test_forty_columns_turn_the_table_into_lines(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ascii_signs_where_the_encoding_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(TABLE, Line("→ 3× faster"), encoding="ascii", monkeypatch=monkeypatch)
+    text = shown(TABLE, TextLine("→ 3× faster"), encoding="ascii", monkeypatch=monkeypatch)
     assert "+ pass" in text and "-> 3x faster" in text
 
 
 def test_markdown_makes_no_link_or_image_of_a_name_and_keeps_code() -> None:
     name = "![x](http://a/b.png) [y](javascript:1) <img src=x>"
-    page = markdown("bench [z](u)", [table((Column("host", "left"),), [(name,)]), Line(name), Line("`a[0] | *b*` [c]")])
+    page = markdown(
+        "bench [z](u)", [table((Column("host", "left"),), [(name,)]), TextLine(name), TextLine("`a[0] | *b*` [c]")]
+    )
     # Without what is escaped no bracket and no tag is left outside code.
     lines = re.sub(r"\\.", "", page.replace("`a[0] | *b*`", "")).splitlines()
     assert not any(character in line for line in lines for character in "[]<")
@@ -76,7 +78,7 @@ def test_markdown_makes_no_link_or_image_of_a_name_and_keeps_code() -> None:
         2:
     ]
     assert cell == "a \\| `b \\| c` d"
-    assert "\\[x\\]" in markdown("t", [Line("` [x]")]) and "\\[x\\]" in markdown("t", [Line("``a` [x]`")])
+    assert "\\[x\\]" in markdown("t", [TextLine("` [x]")]) and "\\[x\\]" in markdown("t", [TextLine("``a` [x]`")])
 
 
 # -- a first view ------------------------------------------------------------------------------------------------------
@@ -88,16 +90,16 @@ def test_a_first_view_counts_what_it_leaves_out_and_a_pipe_has_all(monkeypatch: 
     findings = [
         line
         for n in range(9)
-        for line in (Line(f"! finding {n}: why", may_go=True), Line(f"→ gpucheck fix {n}", may_go=True))
+        for line in (TextLine(f"! finding {n}: why", may_go=True), TextLine(f"→ gpucheck fix {n}", may_go=True))
     ]
-    lines = shown(Line("✗ the answer"), *findings, states, width="80", monkeypatch=monkeypatch).splitlines()
+    lines = shown(TextLine("✗ the answer"), *findings, states, width="80", monkeypatch=monkeypatch).splitlines()
     assert lines[0] == "✗ the answer"
     assert sum(line.startswith("! finding") for line in lines) == 3
     assert f"also: {'; '.join(f'finding {n}' for n in range(3, 9))}; details: -v" in " ".join(lines)
     # The card that asks is among them.
     assert any(line.startswith(" cuda:19") and "warn" in line for line in lines)
     assert sum(line.startswith(" cuda:") for line in lines) == 16 and "and 4 more rows: -v" in lines
-    assert len(shown(Line("✗ the answer"), *findings, states, monkeypatch=monkeypatch).splitlines()) == 41
+    assert len(shown(TextLine("✗ the answer"), *findings, states, monkeypatch=monkeypatch).splitlines()) == 41
 
 
 def test_nothing_that_failed_is_cut_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

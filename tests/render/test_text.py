@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.cli import app, commands
 from gpucheck.render import explain, text
-from gpucheck.render.text import ADVICE, Line
+from gpucheck.render.text import ADVICE, TextLine
 from gpucheck.report.events import Judged
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
@@ -29,7 +29,7 @@ def with_fix(fix: str, typed: str) -> str:
     made: Report = collector.report(
         version="0", command=" ".join(argv[:2]), argv=argv, started="", elapsed_s=1.0, code=3
     )
-    return next(one.text for one in text.blocks(made) if isinstance(one, Line) and one.text.startswith(ADVICE))
+    return next(one.text for one in text.blocks(made) if isinstance(one, TextLine) and one.text.startswith(ADVICE))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from gpucheck import errors
 from gpucheck.render import text
 from gpucheck.report.events import Failed, Notice
-from gpucheck.report.fault import Fault, Kind
+from gpucheck.report.fault import Fault, FaultKind
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import OUT_OF_TIME, Collector, exit_code, verdict
 
@@ -72,7 +72,7 @@ def test_a_signal_outranks_what_was_found_and_the_report_says_so() -> None:
     ],
 )
 def test_a_document_is_incomplete_for_the_fault_that_ended_the_work(
-    kind: Kind, device: str | None, code: int, said: str
+    kind: FaultKind, device: str | None, code: int, said: str
 ) -> None:
     collector = Collector()
     collector(Failed(Fault(kind, "find-batch-size", device, "RuntimeError", "text")))
@@ -95,7 +95,7 @@ def test_a_document_that_ran_out_of_time_says_so_and_advises_more_time() -> None
             code=errors.UNDECIDED,
             complete=False,
         )
-        return [line.text for line in text.parts_of(made, verbose=False)[0] if isinstance(line, text.Line)][-2:]
+        return [line.text for line in text.parts_of(made, verbose=False)[0] if isinstance(line, text.TextLine)][-2:]
 
     assert shown(Notice(OUT_OF_TIME, "warning")) == ["! not complete: out of time", "→ use a longer --time-budget"]
     assert shown() == [

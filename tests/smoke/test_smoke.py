@@ -33,7 +33,7 @@ from gpucheck.report.report import exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke.check import Passed, Unavailable, Wrong, without_own_memory
+from gpucheck.smoke.check import Passed, Unavailable, WrongResult, without_own_memory
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 from gpucheck.units import MIB
 
@@ -216,10 +216,10 @@ def test_what_a_check_answers_is_its_finding() -> None:
     assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
     doubted = smoke.run_one(check(lambda accel: Passed("hm", doubt=True, fix="do")), CPU)
     assert (doubted.verdict, doubted.fix) == ("warn", "do")
-    wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), CPU)
+    wrong = smoke.run_one(check(raising(WrongResult("off", "mend", by=3))), CPU)
     assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
     assert smoke.run_one(check(raising(Unavailable("not here"))), CPU).verdict == "skip"
-    needy = check(raising(Wrong("never run")), need=lambda accel: "no such thing")
+    needy = check(raising(WrongResult("never run")), need=lambda accel: "no such thing")
     assert smoke.run_one(needy, CPU) == Finding(
         "planted.check", "skip", "a planted check", "no such thing", device="cpu"
     )
@@ -400,7 +400,7 @@ def test_a_planted_fault_is_found(
 ) -> None:
     function(CPU)
     plant(monkeypatch)
-    with pytest.raises(Wrong) as raised:
+    with pytest.raises(WrongResult) as raised:
         function(CPU)
     monkeypatch.undo()
     assert str(raised.value).startswith(message)
@@ -416,7 +416,7 @@ def test_tf32_would_not_pass_for_float32() -> None:
     for products in (smoke_numerics.matrix_products, smoke_numerics.convolutions):
         for product in products(torch.device("cpu"), torch.float32):
             as_tf32 = dataclasses.replace(product, result=rounded(product.left) @ rounded(product.right))
-            with pytest.raises(Wrong, match="times the bound"):
+            with pytest.raises(WrongResult, match="times the bound"):
                 smoke_numerics.judge(as_tf32, torch.float32)
             assert smoke_numerics.judge(as_tf32, torch.float32, "tf32") <= 1
 
@@ -448,7 +448,7 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
 
 def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke_data, "shared_memory", lambda: (64 * MIB, 1 * MIB))
-    with pytest.raises(Wrong, match="/dev/shm has only 1 MiB free, too little for DataLoader workers") as raised:
+    with pytest.raises(WrongResult, match="/dev/shm has only 1 MiB free, too little for DataLoader workers") as raised:
         smoke_data.data_loader(CPU)
     assert raised.value.fix == "start the container with --shm-size=1g or --ipc=host"
 
@@ -457,11 +457,11 @@ def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = smoke_data._batches
     monkeypatch.setattr(smoke_data, "_batches", lambda *a: list(real(*a))[1:])
-    with pytest.raises(Wrong, match="items missing, doubled or out of order"):
+    with pytest.raises(WrongResult, match="items missing, doubled or out of order"):
         smoke_data.data_loader(CPU)
     monkeypatch.setattr(smoke_data, "_batches", real)
     monkeypatch.setattr(smoke_data, "Numbered", Bent)
-    with pytest.raises(Wrong, match="1 values of a batch are wrong on the device") as raised:
+    with pytest.raises(WrongResult, match="1 values of a batch are wrong on the device") as raised:
         smoke_data.data_loader(CPU)
     assert raised.value.fix == FIX["wrong data"]  # a small /dev/shm changes no value
 
@@ -529,10 +529,10 @@ def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_scr
     assert finding.verdict == "fail" and finding.message.startswith("the device's own count is invalid"), finding
     assert str(count) not in finding.message
     # A batch has 8 × 16 × 16 values.
-    with Counting(count), pytest.raises(Wrong, match="the device's own count is invalid"):
+    with Counting(count), pytest.raises(WrongResult, match="the device's own count is invalid"):
         list(smoke_data._batches(CPU, pin=False))
     # One that can be is told.
-    with Counting(7), pytest.raises(Wrong, match="7 of 1048576 elements wrong on the device"):
+    with Counting(7), pytest.raises(WrongResult, match="7 of 1048576 elements wrong on the device"):
         smoke_data.non_blocking(CPU)
 
 

@@ -23,12 +23,12 @@ from gpucheck.report.events import Event, Progress, Recorder
 from gpucheck.report.facts import Driver, Ecc, Facts, Link
 from gpucheck.report.report import Collector, Report
 from gpucheck.stress import command as command_module
-from gpucheck.stress.command import World, command
+from gpucheck.stress.command import Environment, command
 from gpucheck.stress.judge import judge
 from gpucheck.stress.options import MOST_POINTS, StressOptions, plan
 
 
-def run(options: StressOptions, given: World) -> tuple[Report, list[Event]]:
+def run(options: StressOptions, given: Environment) -> tuple[Report, list[Event]]:
     collector, events = Collector(), Recorder()
 
     def emit(event: Event) -> None:
@@ -150,7 +150,7 @@ def test_ctrl_c_reports_what_there_is(
     signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = world({f"cuda:{n}": "waits" for n in range(4)}, opening_s=30.0, silent_s=30.0)
-    shown = command_module._Run._show
+    shown = command_module._StressRun._show
     waiting: list[LineChild] = []
 
     def interrupted(self: Any) -> None:
@@ -159,7 +159,7 @@ def test_ctrl_c_reports_what_there_is(
             waiting.extend(row.talk._child for row in self.runners)
             raise signal
 
-    monkeypatch.setattr(command_module._Run, "_show", interrupted)
+    monkeypatch.setattr(command_module._StressRun, "_show", interrupted)
     work: Callable[[Any], None] = lambda emit: command(StressOptions(duration_s=60.0), emit, given)  # noqa: E731
     assert session.run(Common("stress", json=True), work, judge=judge) == 130
     document = json.loads(capsys.readouterr().out)

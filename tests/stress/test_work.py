@@ -12,10 +12,10 @@ import pytest
 import torch
 from broken_device import COUNT, Counting
 
-from gpucheck.bench.matmul.product import First, check_first
+from gpucheck.bench.matmul.product import FirstCheck, check_first
 from gpucheck.machine import accel
 from gpucheck.stress import work as work_module
-from gpucheck.stress.work import PATTERNS, Work, checksum, text_of
+from gpucheck.stress.work import PATTERNS, StressWork, checksum, text_of
 from gpucheck.units import KIB
 
 SEEDS = range(4)
@@ -32,8 +32,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def made(seed: int = 0, **more: Any) -> Work:
-    return Work(accel.open_device("cpu"), "float32", 256 * KIB, seed, 64, **more)
+def made(seed: int = 0, **more: Any) -> StressWork:
+    return StressWork(accel.open_device("cpu"), "float32", 256 * KIB, seed, 64, **more)
 
 
 # -- checksums --------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_checksum_is_what_its_formula_says() -> None:
 # -- a sound device ---------------------------------------------------------------------------------------------------
 
 
-def turn(work: Work, kind: str, steps: int = 8) -> list[Any]:
+def turn(work: StressWork, kind: str, steps: int = 8) -> list[Any]:
     work.begin(kind)
     return [wrong for _ in range(steps) for wrong in work.step(kind).wrong]
 
@@ -212,7 +212,7 @@ def test_what_is_wrong_with_a_first_product_is_said(
     """A sampled element within its bound is not named as wrong."""
     work = made()
 
-    def faulty(*given: Any) -> First:
+    def faulty(*given: Any) -> FirstCheck:
         verified = check_first(*given)
         return replace(verified, rows=replace(verified.rows, **faults))
 
@@ -246,14 +246,14 @@ def test_a_window_is_read_once_all_others_were_written(monkeypatch: pytest.Monke
     size = 32 * KIB // work_module.WORD
     assert len(work.arena) > 4 * size
     work.begin("memory")
-    written = Work._write
+    written = StressWork._write
 
-    def aliased(self: Work, window: torch.Tensor, at: int, name: str, number: int) -> None:
+    def aliased(self: StressWork, window: torch.Tensor, at: int, name: str, number: int) -> None:
         written(self, window, at, name, number)
         if at == 3 * size:
             self.arena[5] = window[5]
 
-    monkeypatch.setattr(Work, "_write", aliased)
+    monkeypatch.setattr(StressWork, "_write", aliased)
     count = -(-len(work.arena) // size)
     found = [wrong for _ in range(2 * count) for wrong in work.step("memory").wrong]
     assert {(wrong.place, wrong.elements) for wrong in found} == {(5, 1)}

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, MemoryLimit, Setup, TrialResult, in_words, parse_limit
-from gpucheck.batch_size.search import Search, search_for
+from gpucheck.batch_size.search import SizeSearch, search_for
 from gpucheck.errors import UsageError
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
@@ -34,7 +34,7 @@ from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """The parsed options. `cap` is the largest size to try: a batch size, or a length along the axis."""
 
     options: FindBatchSizeOptions
@@ -63,7 +63,7 @@ EXCLUDING = (
 )
 
 
-def plan(options: FindBatchSizeOptions) -> Plan:
+def plan(options: FindBatchSizeOptions) -> SearchPlan:
     """Parse the options before the machine is read, so that a typing error is reported at once. Raises UsageError."""
     # Only a child, which imports torch, can look the name up.
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():
@@ -88,7 +88,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
     if options.start is not None and not low <= options.start <= cap:
         raise UsageError(f"--start must be from {low} to {top}, not {options.start}")
     is_cap_default = options.max_batch_size is None and high is None
-    return Plan(options, target, limit, recipe, axis, cap, is_cap_default)
+    return SearchPlan(options, target, limit, recipe, axis, cap, is_cap_default)
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
@@ -139,10 +139,10 @@ class History:
     a larger time budget to suggest if time ran out.
     """
 
-    plan: Plan
+    plan: SearchPlan
     setup: Setup
     budget: Budget
-    search: Search = field(init=False)
+    search: SizeSearch = field(init=False)
     device: DeviceRef = field(init=False)
     results: list[TrialResult] = field(default_factory=list)
     optimizer: str | None = None

@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.batch_size.answer import Plan, plan
-from gpucheck.batch_size.loop import TRIAL_TIMEOUT_LEAST_S, Loop
+from gpucheck.batch_size.answer import SearchPlan, plan
+from gpucheck.batch_size.loop import TRIAL_TIMEOUT_LEAST_S, SearchLoop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
     IN_TRIAL,
@@ -22,11 +22,11 @@ from gpucheck.batch_size.outcome import (
     margin_bytes,
     on_cpu,
 )
-from gpucheck.batch_size.runner import WHERE, Runner
+from gpucheck.batch_size.runner import COMMAND, Runner
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Lost, Talk
+from gpucheck.machine.child_protocol import ChildSession, Lost
 from gpucheck.measure.telemetry import held_bytes
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
@@ -74,12 +74,12 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     setup, budget = prepare(made, device_id, facts, emit)
     try:
         with Runner(setup, start_timeout_s=max(budget_s, TRIAL_TIMEOUT_LEAST_S)) as runner:
-            Loop(made, emit, facts, runner, budget, began + budget_s).run()
+            SearchLoop(made, emit, facts, runner, budget, began + budget_s).run()
     except DeviceFailed as error:
-        emit(Failed(faults.of(error, WHERE, device_id)))
+        emit(Failed(faults.of(error, COMMAND, device_id)))
 
 
-def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
+def prepare(plan: SearchPlan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
     """Return the settings of a device's children, and the budget. A GPU's child reports its real budget later."""
     memory, limit, is_cpu = host.memory(), plan.limit, device_id == "cpu"
     budget = on_cpu(limit, memory.usable, min(memory.total, memory.container_limit or memory.total))
@@ -104,7 +104,7 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
     return setup, budget
 
 
-def setup_of(plan: Plan, device: str, budget_bytes: int, guard_bytes: int | None) -> Setup:
+def setup_of(plan: SearchPlan, device: str, budget_bytes: int, guard_bytes: int | None) -> Setup:
     """Return the settings of any child: the workload, and how much memory it may take."""
     options = plan.options
     return Setup(
@@ -186,7 +186,7 @@ def _of_fake_tensors(setup: Setup, room: int, sizes: tuple[int | None, int], dea
     request = {**to_json(setup), "room_bytes": room, "lowest": sizes[0], "highest": sizes[1]}
     argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
     try:
-        with Talk(lambda: LineChild(argv, env=environment)) as child:
+        with ChildSession(lambda: LineChild(argv, env=environment)) as child:
             child.send(request)
             answer = child.receive(max(deadline - time.monotonic(), 0.0))
         why = "it took longer than --time-budget" if answer is None else answer.get("why")

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from gpucheck import messages
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.answer import OPEN, History, Plan
-from gpucheck.batch_size.outcome import MOST_STEPS, STEPS_CONFIRMED, Budget, Refused, TrialResult, in_words
-from gpucheck.batch_size.runner import WHERE, Runner, failed_device
-from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.batch_size.answer import OPEN, History, SearchPlan
+from gpucheck.batch_size.outcome import MOST_STEPS, STEPS_CONFIRMED, Budget, SetupFailed, TrialResult, in_words
+from gpucheck.batch_size.runner import COMMAND, Runner, failed_device
+from gpucheck.batch_size.search import Attempt, SizeSearch
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Trial
@@ -32,10 +32,12 @@ TRIES = 2
 FOLLOW_LEAST_S = 10.0
 
 
-class Loop:
+class SearchLoop:
     """One search on one device, until `deadline` on the monotonic clock."""
 
-    def __init__(self, plan: Plan, emit: Emit, facts: Facts, runner: Runner, budget: Budget, deadline: float) -> None:
+    def __init__(
+        self, plan: SearchPlan, emit: Emit, facts: Facts, runner: Runner, budget: Budget, deadline: float
+    ) -> None:
         self.plan, self.emit, self.facts, self.runner = plan, emit, facts, runner
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
@@ -47,8 +49,8 @@ class Loop:
         try:
             self._prepare()
             self._search()
-            self._follow()
-        except Refused as error:
+            self._recommend_size()
+        except SetupFailed as error:
             self.history.refuse(str(error))
         except CannotLook as error:  # the best size so far is still an answer if no further process starts
             if self.search.best is None:
@@ -130,7 +132,7 @@ class Loop:
         cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
         device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
         poisons = cause is not None and cause.poisons
-        fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
+        fault = Fault("device", COMMAND, device, error, text, step, cause.id if cause else None, poisons)
         self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
@@ -146,21 +148,21 @@ class Loop:
         fix = f"{below}run with --debug to see the traceback"
         return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
 
-    def _follow(self) -> None:
+    def _recommend_size(self) -> None:
         """Recommend a size below a confirmed answer, in at most the time that the search took, or ten seconds."""
         best, history = self.search.best, self.history
         if best is None or not self.search.confirmed:
             return
         if self.plan.options.quick:
-            history.recommended = self._none("skipped by --quick")
+            history.recommended = self._no_recommendation("skipped by --quick")
         elif history.is_closed or history.limited_by == "default-cap":
             now = time.monotonic()
             deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
             history.recommended = self._recommend(best.batch_size, deadline)
         else:
-            history.recommended = self._none("the search ended before it knew the largest size")
+            history.recommended = self._no_recommendation("the search ended before it knew the largest size")
 
-    def _none(self, why: str) -> RecommendedSize:
+    def _no_recommendation(self, why: str) -> RecommendedSize:
         return RecommendedSize(None, None, self.plan.options.headroom, reason=why)
 
     def _recommend(self, largest: int, deadline: float) -> RecommendedSize:
@@ -172,17 +174,17 @@ class Loop:
             size = answer.choose(peaks, aim, largest, self.search.multiple_of)
             if size is None:
                 least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
-                return self._none(f"even the {least} leaves less than the headroom")
+                return self._no_recommendation(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
             # If there is no time to run `size`, the largest size is recommended if its own peak leaves the headroom.
             if answer.meets(result or known[largest], aim):
                 return answer.recommendation(self.history, result or known[largest])
             if result is None:
-                return self._none("no time left to run it")
+                return self._no_recommendation("no time left to run it")
             if result.peak_bytes is None:
-                return self._none(f"{in_words(size, self.axis)} fails: {result.reason}")
+                return self._no_recommendation(f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
-        return self._none("memory grows unevenly: two sizes took more than their neighbours suggest")
+        return self._no_recommendation("memory grows unevenly: two sizes took more than their neighbours suggest")
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
         """Run the size to recommend; None if there is no time, or no child could be set up."""
@@ -192,7 +194,7 @@ class Loop:
         limit_s = self.time.patience_s(size)
         try:
             result = self.runner.run(Attempt(size), steps=STEPS_CONFIRMED, limit_s=limit_s, deadline=deadline)
-        except (Refused, GpucheckError):
+        except (SetupFailed, GpucheckError):
             return None
         if result.outcome == "out-of-time":
             return None
@@ -248,7 +250,7 @@ class Schedule:
 
     def __init__(self, history: History, runner: Runner, deadline: float) -> None:
         self.history, self.runner = history, runner
-        self.search: Search = history.search
+        self.search: SizeSearch = history.search
         self.began, self.deadline = time.monotonic(), deadline
         self.seconds = deadline - self.began
         # True if the last size was replaced by a smaller one for lack of time.

@@ -231,7 +231,7 @@ def in_words(size: int, axis: str | None) -> str:
     return f"a batch of {size}" if axis is None else f"{axis} {size}"
 
 
-class Refused(Exception):
+class SetupFailed(Exception):
     """The child could not be set up for want of memory; the text says why, in one line."""
 
 
@@ -296,7 +296,7 @@ def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
     cause = messages.cause_of_error(raised.classes, raised.message, raised.where)
     if cause is not None and cause.whose == "memory":
         return _of_memory(cause, device_kind)
-    if messages.SPEAKING_CLASSES.intersection(raised.classes):
+    if messages.LIBRARY_ERRORS.intersection(raised.classes):
         return _matched(raised.message, device_kind)
     # An import that fails for want of memory says so in its message alone.
     of_segment = "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message

@@ -14,19 +14,19 @@ from typing import Any
 import psutil
 
 from gpucheck import messages
-from gpucheck.batch_size.outcome import IN_TRIAL, KILLED, MEMORY, End, Refused, Setup, TrialResult, classify
+from gpucheck.batch_size.outcome import IN_TRIAL, KILLED, MEMORY, End, Setup, SetupFailed, TrialResult, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk, rebuilt
+from gpucheck.machine.child_protocol import ChildSession, Ending, Lost, Message, rebuilt
 from gpucheck.messages import Raised
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
 
 
-class Watch:
+class MemoryGuard:
     """Watches the resident memory of a child, once the child has sent its baseline."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
@@ -60,7 +60,7 @@ SPARE_ROOM_BYTES = 2**30
 FROM_OUTSIDE = (KILLED, 15)
 
 # The command's name in a fault.
-WHERE = "find-batch-size"
+COMMAND = "find-batch-size"
 
 
 class Runner:
@@ -70,9 +70,9 @@ class Runner:
         self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
         self.start_s = 0.0  # the longest that a child's start has taken
-        self._child: Talk | None = None
-        self._spare: Talk | None = None  # a process that loads torch for the next child
-        self._watch = Watch(0, None)
+        self._child: ChildSession | None = None
+        self._spare: ChildSession | None = None  # a process that loads torch for the next child
+        self._watch = MemoryGuard(0, None)
         self._free_expected: int | None = None
         # The most memory outside the allocator in a trial. A new process starts with less.
         self._outside = 0
@@ -101,7 +101,7 @@ class Runner:
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
 
     def start(self) -> dict[str, Any]:
-        """Start a child; return its report. Raises TargetError, CannotLook, and Refused if the model does not fit."""
+        """Start a child; return its report. Raises TargetError, CannotLook, and SetupFailed for lack of memory."""
         answer, end = self._begun()
         if end.killed_by in FROM_OUTSIDE:  # a child started ahead of time may have been killed while it waited
             answer, end = self._begun()
@@ -123,12 +123,12 @@ class Runner:
         if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
             self.start()
 
-    def _new_process(self) -> Talk:
+    def _new_process(self) -> ChildSession:
         """Start a process that loads torch and waits for its setup. Raises CannotLook."""
         argv = python_argv("gpucheck.batch_size.trial")
         environment = {**os.environ, **(TUNED_MALLOC if self.setup.is_cpu else {}), IN_TRIAL: "1"}
         try:
-            return Talk(lambda: LineChild(argv, env=environment))
+            return ChildSession(lambda: LineChild(argv, env=environment))
         except Lost as lost:
             what = "cannot start a process for a trial"
             raise CannotLook(what, lost.ending.reason, finding="batch_size.start") from lost
@@ -144,7 +144,7 @@ class Runner:
         if not (is_cpu and self.ready) and host.memory().usable >= needed:
             with contextlib.suppress(CannotLook):  # the next trial reports this error if it needs a process
                 self._spare = self._new_process()
-        self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
+        self._watch = MemoryGuard(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if answer is not None:  # a child started ahead of time has already loaded torch, but the next one may not have
@@ -233,11 +233,11 @@ class Runner:
             why = f"importing torch or building {self.setup.target} takes longer, or hangs"
             return CannotLook(what, why, "see `gpucheck smoke`", finding="batch_size.start")
         if self._watch.exceeded is not None:
-            return Refused(f"building it took {capacity(self._watch.exceeded)}")
+            return SetupFailed(f"building it took {capacity(self._watch.exceeded)}")
         outcome = classify(end, self.setup.device.split(":")[0])
         reason = _in_words(end, self.start_timeout_s)
         if outcome in MEMORY:
-            return Refused(reason)
+            return SetupFailed(reason)
         if answer is None:
             return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
         opening = answer.get("stage") == "device"
@@ -248,7 +248,7 @@ class Runner:
         what, fix = f"the target {self.setup.target} raised {reason}", "run with --debug to see the traceback"
         return TargetError(what, "", fix, trace=answer["traceback"])
 
-    def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
+    def _ask(self, message: dict[str, Any], until: float) -> tuple[Message | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
         assert self._child is not None
         kills = host.memory_kills()
@@ -310,7 +310,7 @@ def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> Device
     has_defaults = not setup.inputs and setup.dtype is None and not setup.recipe.amp
     is_built_in = setup.target in BUILT_IN and has_defaults and not opening and not setup.is_cpu
     # Messages of other exception classes are the workload's own. A failed assertion in a kernel is caused by its input.
-    is_of_library = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES
+    is_of_library = f"builtins.{name}" in messages.LIBRARY_ERRORS or name in messages.LIBRARY_ERRORS
     known = is_of_library and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
     unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason
     if not known and (not is_built_in or unsupported):

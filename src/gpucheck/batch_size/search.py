@@ -70,7 +70,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Search:
+class SizeSearch:
     """Finds the largest size in [minimum, cap] whose trial fits, to within `tolerance` below the true one.
 
     `budget_bytes` None means that the caller does not judge peaks; the search then only bisects. `on_device` means that
@@ -359,9 +359,9 @@ class Search:
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 
-def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> Search:
+def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> SizeSearch:
     """Return the requested search. The first child adds its smallest batch and the real budget."""
-    return Search(
+    return SizeSearch(
         cap=cap,
         tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
         budget_bytes=budget_bytes,

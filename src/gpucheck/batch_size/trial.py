@@ -40,7 +40,7 @@ from gpucheck.work.target import Batch, Workload, find, import_compiler, load, s
 
 # --- How much memory a trial took -------------------------------------------------------------------------------------
 
-Method = Literal["device", "VmHWM", "process peak"]
+MemoryMethod = Literal["device", "VmHWM", "process peak"]
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class DeviceGauge:
     # The peak of the bytes that tensors asked for. `compute` and `optimizer` count whole blocks of the allocator: near
     # the budget, where blocks are reused, 1 GiB of them held 4 % more than was asked for.
     requested: int = 0
-    method: Method = "device"
+    method: MemoryMethod = "device"
     # The peak of memory outside the allocator.
     outside_most: int = 0
 
@@ -117,7 +117,7 @@ class CpuGauge:
 
     accel: Accel
     baseline: int
-    method: Method
+    method: MemoryMethod
     compute: int = 0
     optimizer: int = 0
 
@@ -463,7 +463,7 @@ def _failure(error: BaseException) -> Json:
     chain = [asdict(link) for link in chain_of(error)]
     failure = {"chain": chain, "traceback": "".join(traceback.format_exception(error))}
     # Freeing the tensors of a lost device would abort this process before it can answer.
-    if not device_lifetime.saw(error):
+    if not device_lifetime.record_error(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)
     return failure

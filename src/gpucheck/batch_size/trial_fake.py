@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gpucheck.batch_size.outcome import Setup, TrialResult
-from gpucheck.batch_size.search import Search
+from gpucheck.batch_size.search import SizeSearch
 from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import torch_private
@@ -36,7 +36,7 @@ for _table in ("_parameters", "_buffers"):  # These tables of a module receive f
     torch_private.need(f"torch.nn.Module().{_table}")
 
 
-class Storages(TorchDispatchMode):
+class StorageCounter(TorchDispatchMode):
     """Counts the bytes of the storages that operations return, each once, until it is freed. Keeps peaks by phase."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
             sys.stderr.write(traceback.format_exc())
     if fake is None:
         return {"ok": False, "why": why}
-    search = Search(minimum=smallest, cap=highest, start=smallest, tolerance=TOLERANCE, noise=EXACT)
+    search = SizeSearch(minimum=smallest, cap=highest, start=smallest, tolerance=TOLERANCE, noise=EXACT)
     search.budget_bytes, search.extra_trials = room_bytes, MOST_SIZES
     sizes: dict[int, Json] = {smallest: first}
     while len(search.trials) < MOST_SIZES and (attempt := search.next()) is not None:
@@ -171,7 +171,7 @@ class Fake:
         if workload.optimizer is not None:
             workload.optimizer.zero_grad(set_to_none=True)
             workload.optimizer.state.clear()
-        storages = Storages()
+        storages = StorageCounter()
         for tensor in (*workload.model.parameters(), *workload.model.buffers()):
             storages.add(tensor)
         compute = optimizer = 0

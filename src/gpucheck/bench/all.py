@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
-from gpucheck.bench.devices import ALONE, Shared, begin, out_of_time
+from gpucheck.bench.devices import ALONE, BenchInputs, begin, out_of_time
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.machine import choose, faults, inventory, launcher, watchdog
 from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planned, Progress, Skipped, Started
@@ -52,7 +52,7 @@ class _Relay:
         self.emit(event)
 
 
-def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: AllOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Run every selected benchmark, even if one fails. Raises UsageError, CannotLook, and the first bug at the end."""
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -90,7 +90,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         names = {field.name for field in fields(benchmark.options)}
         try:
             its_options = benchmark.options(**{name: value for name, value in given.items() if name in names})
-            benchmark.command()(its_options, relay, Shared((), facts, lost, its_end_s, is_planned=True))
+            benchmark.command()(its_options, relay, BenchInputs((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
         except watchdog.OutOfTime:

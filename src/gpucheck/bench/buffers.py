@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpucheck import messages, units
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.links import Direction, HostMemory
+from gpucheck.links import Direction, HostMemoryKind
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import device_lifetime, host
 from gpucheck.machine.accel import Accel
@@ -46,7 +46,7 @@ LINK_WARM_UP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BufferMemory:
     """The memory for buffers, in bytes. `device` is None if host and device share memory."""
 
     host: int
@@ -79,10 +79,10 @@ class Room:
         return on_host if self.device is None else min(on_host, self.device)
 
 
-def room_for(accel: Accel, host_share: float) -> Room:
+def room_for(accel: Accel, host_share: float) -> BufferMemory:
     """Return the memory for buffers: `host_share` of the host's free memory, and most of the device's."""
     info = accel.memory_info()
-    return Room(
+    return BufferMemory(
         host=int(host.memory().usable * host_share),
         device=None if info is None or accel.integrated else int(info[0] * DEVICE_SHARE),
         cache=max(host.last_level_cache_bytes() or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
@@ -155,16 +155,16 @@ class Buffers:
     """The memory that all rows share. `no_pinned` is the reason why requested pinned memory is missing."""
 
     device: Buffer
-    host: dict[HostMemory, Buffer]
+    host: dict[HostMemoryKind, Buffer]
     no_pinned: str | None = None
 
-    def ends(self, direction: Direction, memory: HostMemory) -> tuple[Buffer, Buffer]:
+    def ends(self, direction: Direction, memory: HostMemoryKind) -> tuple[Buffer, Buffer]:
         """Return source and destination of copies in this direction."""
         of_host = self.host[memory]
         return (self.device, of_host) if direction == "device_to_host" else (of_host, self.device)
 
 
-def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, finding: str) -> Buffers:
+def allocate_all(accel: Accel, memories: Sequence[HostMemoryKind], capacity: int, finding: str) -> Buffers:
     """Allocate a buffer on the device and one of each kind on the host, if it is not refused. Raises CannotLook."""
     cpu = torch.device("cpu")
     with no_room(accel, f"not enough memory for buffers of {units.capacity(capacity)}", finding):

@@ -43,7 +43,7 @@ ON_THE_HOST = "the device had nothing to do in these windows"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CallGroup:
     """The calls of one window: `prepare` runs first, then `untimed` calls, then `calls` timed ones."""
 
     timer: Timer
@@ -65,15 +65,17 @@ class Group:
             return timing.host_window(timer, self.call, self.calls)
 
 
-def filling(timer: Timer, call: Callable[[], object]) -> Group:
+def filling(timer: Timer, call: Callable[[], object]) -> CallGroup:
     """Return a group with as many calls as fill a window."""
-    Group(timer, call).window(0)  # it loads what is loaded lazily
-    about_s = max(Group(timer, call).window(0)[1], 1e-9)
+    CallGroup(timer, call).window(0)  # it loads what is loaded lazily
+    about_s = max(CallGroup(timer, call).window(0)[1], 1e-9)
     calls = timing.calls_on_host(timer, call, about_s)
-    return Group(timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0)
+    return CallGroup(
+        timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0
+    )
 
 
-def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
+def in_turn(groups: Mapping[str, CallGroup], until_s: float) -> dict[str, Timed]:
     """Time every group once per round, in at least three rounds, until `until_s` or until every interval is narrow."""
     names = list(groups)
     now = groups[names[0]].timer.host_now
@@ -117,7 +119,7 @@ def watched(
         summary = (
             (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
         )
-        rows[name] = timing.beside(row, threads[name], used, *summary)
+        rows[name] = timing.with_telemetry(row, threads[name], used, *summary)
     return rows
 
 
@@ -250,7 +252,7 @@ def main() -> int:
     except CannotLook as error:
         say({"error": str(error), "end": True})
     except RuntimeError as error:  # torch raises it for any error of its driver
-        device_lifetime.saw(error)
+        device_lifetime.record_error(error)
         say({"error": first_line_of(error), "end": True})
     return 0
 
@@ -295,7 +297,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
     path = {True: "peer", False: "staged", None: None}[source.peer_access(destination)]
     copies = buffers.Copies(*ends, size, max(cold, size), True, synchronize, RATE_S * buffers.VERIFYING_SHARE)
     source.reset_peak()
-    return timing.measured(
+    return timing.measure_watched(
         PEER,
         source,
         copies.work,

@@ -28,11 +28,11 @@ from gpucheck.report.report import Report, events_of
 AS_LONG = 2.0
 
 # Measures and yields a device's rows until a time of `time.monotonic`.
-Rows = Callable[[Accel, float], Iterator[Measurement]]
+MeasureRows = Callable[[Accel, float], Iterator[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BenchInputs:
     """The input that all benchmarks share: thresholds, the machine if it was read, and whether the plan was emitted.
 
     `lost` maps the devices that this process can no longer use to their faults, by torch's names. `until_s` is the time
@@ -46,10 +46,12 @@ class Shared:
     is_planned: bool = False
 
 
-ALONE = Shared()
+ALONE = BenchInputs()
 
 
-def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
+def begin(
+    emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: BenchInputs
+) -> None:
     """Emit the plan. If thresholds name devices, also emit a warning for each device that they do not name."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
         emit(events.Notice(line, "warning"))
@@ -60,8 +62,8 @@ def each(
     name: str,
     options: Any,
     emit: events.Emit,
-    shared: Shared,
-    rows: Rows,
+    shared: BenchInputs,
+    rows: MeasureRows,
     default_s: Callable[[Accel], float],
     on_cpu: CannotLook | None = None,
 ) -> list[str]:
@@ -80,7 +82,7 @@ def each(
         emit(events.Notice(chosen.notice))
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
-    run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
+    run = _BenchmarkRun(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
     for place, device_id in enumerate(chosen.ids):
 
         def times(accel: Accel, place: int = place) -> tuple[float, float]:
@@ -108,10 +110,10 @@ def needs_gpu(name: str, what: str, why: str) -> CannotLook:
     return CannotLook(what, why, "run it on a machine with a GPU that torch can use", finding=f"{name}.device")
 
 
-class _Run:
+class _BenchmarkRun:
     """One benchmark on the selected devices."""
 
-    def __init__(self, name: str, emit: events.Emit, facts: Facts, rows: Rows, lost: dict[str, Fault]) -> None:
+    def __init__(self, name: str, emit: events.Emit, facts: Facts, rows: MeasureRows, lost: dict[str, Fault]) -> None:
         self.name, self.emit, self.facts, self.rows, self.lost = name, emit, facts, rows, lost
         self.where = f"bench {name}"
         self.unseen: list[GpucheckError] = []

@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck import config, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge
+from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows, Figure
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.measure import runs
@@ -51,8 +51,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
-    skips = runs.by(lambda skip: _place(document, _benchmark(skip.id), skip.device), document.skips)
-    faults = runs.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+    skips = runs.group_by(lambda skip: _place(document, _benchmark(skip.id), skip.device), document.skips)
+    faults = runs.group_by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
         """Return the findings for the faults that ended a benchmark on a device."""
@@ -97,8 +97,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     return Judgement(tuple(findings), results)
 
 
-def rule_of(benchmark: str) -> Judge:
-    rule: Judge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
+def rule_of(benchmark: str) -> BenchmarkJudge:
+    rule: BenchmarkJudge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
     return rule
 
 
@@ -199,7 +199,7 @@ def _finding(
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
     least = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
     title = {
-        "pass": f"{subject} reach {config.told(limit)}{bound} ({limit.origin})",
+        "pass": f"{subject} reach {config.limit_text(limit)}{bound} ({limit.origin})",
         "fail": f"{subject} below {least} ({limit.origin})",
         "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
     }[verdict]
@@ -215,7 +215,7 @@ def _finding(
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
     """Yield lists of rows, one for each case; several lists if a case has rows of several methods. All must pass."""
-    rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
+    rows = runs.group_by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
@@ -249,7 +249,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     doubts = {"no interval": None in (figure.low, figure.high), "estimate": figure.doubt, "warm": figure.why}
     beside = [*figure.disturbed, *(reason for reason, applies in doubts.items() if applies)]
     best = max(value for value in (figure.value, figure.high, figure.best) if value is not None)
-    if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
+    if not beside or best * config.largest_loss(beside, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
     reasons = " and ".join(config.DISTURBANCES[reason][1] for reason in beside)

@@ -11,7 +11,7 @@ from gpucheck import config, peaks, units
 from gpucheck.measure import runs, telemetry
 from gpucheck.measure.telemetry import held_bytes
 from gpucheck.messages import FIX
-from gpucheck.peaks import Part, Unknown
+from gpucheck.peaks import GpuPeaks, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, Run
@@ -34,7 +34,7 @@ def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """Return the first row of benchmark `name` with the largest figure, for each value of `key` in the cases."""
-    rows = runs.by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
+    rows = runs.group_by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
@@ -116,7 +116,7 @@ def verification(
     sound_title: str = "all copies verified",
 ) -> Finding:
     """Return whether every run's data is right. A run without comparisons makes it inconclusive."""
-    of_rows = runs.by(lambda run: run.where, comparisons)
+    of_rows = runs.group_by(lambda run: run.where, comparisons)
     wrong = {where: count for where, of_row in of_rows.items() if (count := sum(run.wrong for run in of_row))}
     unseen = [where for where, of_row in of_rows.items() if not all(run.slices for run in of_row)]
     evidence: dict[str, Any] = {"copies": sum(run.slices for of_row in of_rows.values() for run in of_row)}
@@ -311,7 +311,7 @@ Ceilings = Mapping[str, Ceiling]
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class ThresholdFigures:
     """The `figures` that a threshold judges. Its text names them (`subject`) and the reference of a share (`of`)."""
 
     subject: str
@@ -354,7 +354,7 @@ BEYOND = 1.3
 WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
 
 
-def part_in(device: Device) -> Part | Unknown | None:
+def part_in(device: Device) -> GpuPeaks | Unknown | None:
     """Return the part that matches a device's description by torch and NVML; None for a CPU."""
     if device.kind == "cpu":
         return None
@@ -370,11 +370,13 @@ def part_in(device: Device) -> Part | Unknown | None:
     )
 
 
-def doubt_of(part: Part) -> str:
+def doubt_of(part: GpuPeaks) -> str:
     return ": ".join(filter(None, ("the peak is an estimate", part.because))) if part.kind == "estimate" else ""
 
 
-def share_of(name: str, what: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
+def share_of(
+    name: str, what: str, message: str, evidence: dict[str, Any], part: GpuPeaks, or_else: str = ""
+) -> Finding:
     """Return the finding about shares; inconclusive if one exceeds the peak. `or_else` is one more possible cause."""
     most = max(evidence["share"].values(), default=0.0)
     evidence |= {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
@@ -435,14 +437,14 @@ class DeviceRows:
     recorded: Results = field(default_factory=Results)
 
     @property
-    def part(self) -> Part | Unknown | None:
+    def part(self) -> GpuPeaks | Unknown | None:
         """Return the data sheet's entry for the device; None for a CPU."""
         unlisted = Device(self.id.partition(":")[0])
         return part_in(next((device for device in self.facts.devices if device.id == self.id), unlisted))
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class BenchmarkJudge:
     """The judge of a benchmark; it does not import torch.
 
     `findings` judges each device that has rows, or that finished without any. `answers` returns the entries of
@@ -455,4 +457,4 @@ class Judge:
     result: str | None = None
     answers: Callable[[DeviceRows], Sequence[Any]] = lambda device: ()
     together: Callable[[Sequence[DeviceRows], Facts, Sequence[str]], list[Finding]] = lambda devices, facts, parts: []
-    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
+    thresholds: Mapping[str, ThresholdFigures] = field(default_factory=dict)

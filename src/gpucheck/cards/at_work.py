@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, sisters
+from gpucheck.cards.card import LEAST_SAME_MODEL, OLD_S, DeviceVerdict, is_dead, same_model
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
-Work = Literal["busy", "light load", "idle", "unknown"]
+Activity = Literal["busy", "light load", "idle", "unknown"]
 # The state of a GPU that gpucheck puts under load. The GPU counts as busy, whatever utilisation NVML reports.
 UNDER_LOAD = "under load"
 # Utilisation below this comes from a display or a monitoring tool.
@@ -43,7 +43,7 @@ SETTINGS = {
     "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
 # The fix for each cause.
-MENDS = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
+FIXES = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
 # Clocks within this ratio count as equal, because NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
 # A busy GPU below this share of its maximum clock gets a remark if NVML gives no reason. The limit is a choice: a T4's
@@ -74,7 +74,7 @@ _CLOCKS = (
 )
 
 
-def work(device: Device) -> Work:
+def activity(device: Device) -> Activity:
     """Return whether the GPU is busy: by utilisation, else by power and NVML's clock reason for idle."""
     if device.state == UNDER_LOAD:
         return "busy"
@@ -88,7 +88,9 @@ def work(device: Device) -> Work:
     return "idle" if "gpu_idle" in reasons(device) else "unknown"
 
 
-def _said(device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any) -> Said:
+def _verdict(
+    device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any
+) -> DeviceVerdict:
     """Return a verdict with the live figures as evidence. Empty parts of the message are left out."""
     names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
     live = {
@@ -97,7 +99,7 @@ def _said(device: Device, verdict: Verdict, title: str, *parts: str, fix: str | 
         "lasting_clock_reasons": list(_lasting(device)),
         **{name: getattr(device, name) for name in names},
     }
-    return Said(verdict, title, "; ".join(part for part in parts if part), fix, {**live, **evidence})
+    return DeviceVerdict(verdict, title, "; ".join(part for part in parts if part), fix, {**live, **evidence})
 
 
 def reasons(device: Device) -> tuple[str, ...]:
@@ -140,12 +142,12 @@ def _share(part: float | None, whole: float | None) -> float | None:
 def cost(device: Device) -> float:
     """Return the missing share of a busy GPU's maximum clock; 0 if unknown."""
     low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
-    return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
+    return 0.0 if low is None or activity(device) != "busy" else max(0.0, 1 - low)
 
 
-def throttled(device: Device, facts: Facts) -> Said | None:
+def throttled(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts."""
-    does, lasting = work(device), _lasting(device)
+    does, lasting = activity(device), _lasting(device)
     # A reason that may appear briefly while clocks change (`hw_slowdown`) counts if it lasts or the GPU is busy.
     counts = {"hw_thermal_slowdown", "hw_power_brake_slowdown", *lasting} if does != "busy" else PROTECTS
     named = [name for name in PROTECTS if name in reasons(device) and name in counts]
@@ -161,10 +163,10 @@ def throttled(device: Device, facts: Facts) -> Said | None:
         "" if device.state == UNDER_LOAD else counted,
     )
     title = f"throttled by {by}{' while idle' * (does == 'idle')}"
-    return _said(device, "fail" if held else "warn", title, *parts, fix=MENDS[by])
+    return _verdict(device, "fail" if held else "warn", title, *parts, fix=FIXES[by])
 
 
-def violations(device: Device, facts: Facts) -> Said | None:
+def violations(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report how long limits lowered the clock between two readings. Older counts say nothing about the present."""
     grown, shares = device.changes, _shares(device)
     if grown is None or not shares:
@@ -175,7 +177,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
     lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
     parts = (f"{held} of the last {units.duration(grown.span_s)}", _cost(device))
     fix = FIX["heat"] if "thermal" in shares else None
-    return _said(device, verdict, "clock limited", *parts, fix=fix, shares=shares, span_s=grown.span_s, cost=lost)
+    return _verdict(device, verdict, "clock limited", *parts, fix=fix, shares=shares, span_s=grown.span_s, cost=lost)
 
 
 def _shares(device: Device) -> dict[str, float]:
@@ -187,7 +189,7 @@ def _shares(device: Device) -> dict[str, float]:
     return {name: held / grown.span_s for name, held in seconds.items() if held > LEAST_SHARE * grown.span_s}
 
 
-def fan(device: Device, facts: Facts) -> Said | None:
+def fan(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report a fan that is set to 0 % on a hot GPU. Passively cooled GPUs have no reading."""
     now, limit = device.temperature_celsius, device.slowdown_celsius or device.gpu_max_celsius
     if device.fan_percent != 0 or now is None:
@@ -196,20 +198,20 @@ def fan(device: Device, facts: Facts) -> Said | None:
     by_heat = any(PROTECTS.get(name) == "heat" for name in reasons(device))
     if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
         message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
-        return _said(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
+        return _verdict(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
     turning = [
         card.fan_percent
-        for card in sisters(device, facts)
+        for card in same_model(device, facts)
         if card.fan_percent and card.temperature_celsius is not None and card.temperature_celsius <= now
     ]
     lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
     if now < WARM or not (turning or lasts):
         return None
     message = f"the fan of a GPU as cool and of this name is at {max(turning):.0f} %" if turning else "for 5 s or more"
-    return _said(device, "info", title, message, fan_percent=0.0)
+    return _verdict(device, "info", title, message, fan_percent=0.0)
 
 
-def hot(device: Device, facts: Facts) -> Said | None:
+def hot(device: Device, facts: Facts) -> DeviceVerdict | None:
     gpu, memory = device.temperature_celsius, device.memory_temperature_celsius
     steps: tuple[tuple[str, float | None, float | None, Verdict, str], ...] = (
         ("", gpu, device.shutdown_celsius, "fail", "the GPU shuts down"),
@@ -220,23 +222,23 @@ def hot(device: Device, facts: Facts) -> Said | None:
     for part, now, limit, verdict, does in steps:
         if now is not None and limit is not None and now >= limit:
             title = f"{part}{now:.0f} °C, limit {limit:.0f} °C"
-            return _said(device, verdict, title, does, fix=FIX["heat"], limits_celsius=[limit])
+            return _verdict(device, verdict, title, does, fix=FIX["heat"], limits_celsius=[limit])
     return None
 
 
-def power_limited(device: Device, facts: Facts) -> Said | None:
+def power_limited(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report a busy GPU whose clock the power limit lowers: normal at full load, a fault at low power."""
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Power at the limit and a lower clock are the sign if NVML gives no reasons.
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
-    if work(device) != "busy" or not ("sw_power_cap" in reasons(device) or inferred):
+    if activity(device) != "busy" or not ("sw_power_cap" in reasons(device) or inferred):
         return None
     limit = f"default {device.power_limit_default_w:.0f} W" if device.power_limit_default_w is not None else ""
     parts = (_power(device), _busy(device), _cost(device), limit)
     if drawn is not None and drawn < FAR_BELOW_LIMIT and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"
-        return _said(device, "warn", "power cap far below the limit", *parts, fix=fix)
-    return _said(device, "info", "clock limited by power", *parts, cost=cost(device))
+        return _verdict(device, "warn", "power cap far below the limit", *parts, fix=fix)
+    return _verdict(device, "info", "clock limited by power", *parts, cost=cost(device))
 
 
 def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
@@ -246,14 +248,14 @@ def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
     return _share(set_to, getattr(device, f"default_application_{clock}")), is_equal
 
 
-def clock_setting(device: Device, facts: Facts) -> Said | None:
+def clock_setting(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report a setting that lowers a busy GPU's clock, such as application clocks, even if NVML names no reason."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
     set_to = {name: _application_clock(device, clock) for name, clock, *_ in _CLOCKS}
     # Clocks that run at an application clock below its default, with the missing share.
     held = {name: 1 - share for name, (share, stands) in set_to.items() if stands and share and share < AT_HIGHEST}
-    if work(device) != "busy" or not (held or (named and slower and low_clock(device, facts) is None)):
+    if activity(device) != "busy" or not (held or (named and slower and low_clock(device, facts) is None)):
         return None
     of_memory = held.get("memory clock", 0.0)
     is_default = (set_to["clock"][0] or 0.0) >= AT_HIGHEST
@@ -266,10 +268,10 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
     )
     fix = "sudo nvidia-smi -i {card} --reset-applications-clocks" if held else None
     verdict: Verdict = "warn" if costly else "info"
-    return _said(device, verdict, "clock limited by a setting", *parts, fix=fix, cost=max(of_memory, cost(device)))
+    return _verdict(device, verdict, "clock limited by a setting", *parts, fix=fix, cost=max(of_memory, cost(device)))
 
 
-def low_clock(device: Device, facts: Facts) -> Said | None:
+def low_clock(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report a busy GPU far below its default clock or that of GPUs of its name, without a reason. It may be locked."""
     # `applications_clocks_setting` does not exclude a lock, because NVML also gives it at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
@@ -291,12 +293,12 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         # Many GPUs never reach their boost clock. Only a very low clock is reported without a reference, as a remark.
         alone = _reference(device, "sm_clock_hz", facts) is None and not _application_clock(device, "sm_clock_hz")[1]
         is_low = alone and cost(device) > 1 - LOW_CLOCK
-        return _said(device, "info", _clock(device), _busy(device), why) if is_low else None
+        return _verdict(device, "info", _clock(device), _busy(device), why) if is_low else None
     titles, besides, unlocks = zip(*low, strict=True)
     why += ": it may be locked, which NVML cannot read" if any(unlocks) else ""
     parts = (", ".join(titles[1:]), *dict.fromkeys(besides), _busy(device), _power(device), why)
     fix = "; ".join(filter(None, unlocks)) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
-    return _said(device, "warn", titles[0], *parts, fix=fix)
+    return _verdict(device, "warn", titles[0], *parts, fix=fix)
 
 
 def _is_wholly_busy(device: Device) -> bool:
@@ -308,13 +310,13 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
     """Return the clock that this GPU should have, with its source in words, or None."""
     clocks = sorted(
         getattr(card, clock)
-        for card in sisters(device, facts)
+        for card in same_model(device, facts)
         if getattr(card, clock) is not None and _is_wholly_busy(card)
     )
     # The lower of the two middle values: one fast GPU does not make the others look slow. A single other GPU counts
     # only if its clock is more than twice this one's.
     others = clocks[(len(clocks) - 1) // 2] if clocks else 0.0
-    if len(clocks) < LEAST_SISTERS and (getattr(device, clock) or 0.0) >= LOW_CLOCK * others:
+    if len(clocks) < LEAST_SAME_MODEL and (getattr(device, clock) or 0.0) >= LOW_CLOCK * others:
         others = 0.0
     # Memory has no boost clock, so its maximum is its usual clock.
     highest = device.max_memory_clock_hz if clock == "memory_clock_hz" else None
@@ -325,34 +327,38 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
     return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
 
 
-def _end(device: Device, facts: Facts, field: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
+def _link_below_maximum(
+    device: Device, facts: Facts, field: str, words: str, fix: str, is_lost: Callable[[int], bool]
+) -> DeviceVerdict | None:
     """Report a busy GPU whose link has fewer lanes or a slower generation than GPU and slot support. `field` is `width`
     or `generation`."""
     link = device.pcie or Link()
     now, most = getattr(link, field), getattr(link, f"max_{field}")
     # Copies of an integrated GPU, or over NVLink-C2C, do not use the PCIe link.
     counts = not device.integrated and not links.is_chip_to_chip(device.name)
-    if work(device) != "busy" or not counts or now is None or (most or 0) <= now:
+    if activity(device) != "busy" or not counts or now is None or (most or 0) <= now:
         return None
     alike = [row.pcie for row in facts.devices if row.name == device.name is not None and row.pcie is not None]
     best = max((getattr(other, field) or 0 for other in alike), default=0)
     beside = f"a GPU of the same name has {words}{best}" if best > now else ""
     lost, message = bool(beside) or is_lost(now), "; ".join(filter(None, (beside, _busy(device))))
     title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"
-    return Said("warn" if lost else "info", title, message, fix if lost else None, {"pcie": asdict(link)})
+    return DeviceVerdict("warn" if lost else "info", title, message, fix if lost else None, {"pcie": asdict(link)})
 
 
-def link_width(device: Device, facts: Facts) -> Said | None:
+def link_width(device: Device, facts: Facts) -> DeviceVerdict | None:
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
-    return _end(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
+    return _link_below_maximum(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
 
 
-def link_generation(device: Device, facts: Facts) -> Said | None:
+def link_generation(device: Device, facts: Facts) -> DeviceVerdict | None:
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
-    return _end(device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address))
+    return _link_below_maximum(
+        device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address)
+    )
 
 
-def pcie_replays(device: Device, facts: Facts) -> Said | None:
+def pcie_replays(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Report more PCIe replays than a healthy link has in a day, unless they stopped long ago."""
     link, grown = device.pcie or Link(), device.changes
     a_day = 24 * 60 * links.most_replays_a_minute(link.max_generation or link.generation, link.max_width or link.width)
@@ -361,11 +367,11 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
         return None
     message = f"since the driver was loaded; a healthy link has at most {a_day} per day"
     fix, evidence = "sudo dmesg | grep -i aer; reseat the GPU and its riser", {"replays": link.replays, "a_day": a_day}
-    return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
+    return DeviceVerdict("warn", f"{link.replays} PCIe replays", message, fix, evidence)
 
 
-def not_judged(device: Device, facts: Facts) -> Said | None:
-    does = work(device)
+def not_judged(device: Device, facts: Facts) -> DeviceVerdict | None:
+    does = activity(device)
     if does == "busy" or is_dead(device) or is_not_read(device):
         return None
     known = {"idle": "the GPU is idle", "light load": f"the GPU is only {_busy(device)}"}
@@ -373,4 +379,4 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": asdict(link)}
-    return Said("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)
+    return DeviceVerdict("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)

@@ -28,9 +28,9 @@ KEPT_OUT = ("", "void", "none")
 # infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 # Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it.
-LEAST_SISTERS = 2
+LEAST_SAME_MODEL = 2
 USUAL_SHARE = 0.7
-Value = TypeVar("Value", bound=Hashable)
+HashableValue = TypeVar("HashableValue", bound=Hashable)
 NOT_READ = "not read"
 # Phrases in the error of the child process that calls NVML, if a call hung or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
@@ -41,7 +41,7 @@ OLD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DeviceVerdict:
     """A check's verdict on one device."""
 
     verdict: Verdict
@@ -97,16 +97,16 @@ def address_of(card: Device, facts: Facts) -> str | None:
     return left[0] if nameless == [card] and len(left) == 1 else None
 
 
-def sisters(card: Device, facts: Facts) -> list[Device]:
+def same_model(card: Device, facts: Facts) -> list[Device]:
     """Return the other GPUs of the same name that answer."""
     alike = [row for row in facts.devices if row is not card and row.name == card.name and row.nvml_index is not None]
     return [] if card.name is None else [row for row in alike if not is_dead(row)]
 
 
-def usual(values: Sequence[Value | None]) -> Value | None:
+def usual(values: Sequence[HashableValue | None]) -> HashableValue | None:
     """Return the value that at least 70 % of these have, if two or more are known, or None."""
     known = [value for value in values if value is not None]
-    if len(known) < LEAST_SISTERS:
+    if len(known) < LEAST_SAME_MODEL:
         return None
     value, many = Counter(known).most_common(1)[0]
     return value if many >= USUAL_SHARE * len(known) else None

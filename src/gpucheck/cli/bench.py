@@ -69,9 +69,9 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     def measure(emit: Emit, **more: Any) -> None:
         # Every benchmark imports torch. It is imported here, so that a signal cannot interrupt the import halfway.
         installed_torch.load(options.time_budget_s)
-        from gpucheck.bench.devices import Shared
+        from gpucheck.bench.devices import BenchInputs
 
-        benchmark.command()(options, emit, Shared(limits=common.thresholds), **more)
+        benchmark.command()(options, emit, BenchInputs(limits=common.thresholds), **more)
 
     if place is not None:
         installed_torch.load(options.time_budget_s)

@@ -15,7 +15,7 @@ from gpucheck.machine import device_lifetime
 
 if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.cli import outputs
-    from gpucheck.fleet.judge import Judged
+    from gpucheck.fleet.judge import FleetJudgement
     from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
     from gpucheck.report.events import Emit
 
@@ -96,7 +96,7 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         raise CannotLook(what, "nothing was judged", fix)
 
 
-def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, ...]]:
+def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[FleetJudgement, tuple[str, ...]]:
     """Return the judgement once all nodes have finished, or the wait is over."""
     from gpucheck.fleet import documents
     from gpucheck.fleet import judge as judging
@@ -126,7 +126,7 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
         time.sleep(min(2.0, left_s))  # network file systems show a new file after seconds
 
 
-def _lists(folder: str | None) -> list[outputs.Wanted]:
+def _lists(folder: str | None) -> list[outputs.OutputFile]:
     if folder is None:
         return []
     from gpucheck.cli import outputs
@@ -145,7 +145,7 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
         "fleet.prom": prometheus.metrics,
     }
     paths = {os.path.join(folder, name): content for name, content in contents.items()}
-    return [outputs.Wanted("--into", path, {os.path.splitext(path)[1]: made}) for path, made in paths.items()]
+    return [outputs.OutputFile("--into", path, {os.path.splitext(path)[1]: made}) for path, made in paths.items()]
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:

@@ -64,11 +64,11 @@ def doctor(common: Common, options: DoctorOptions) -> int:
     held: list[Evidence] = []  # empty if the command ends before it has read the machine
     files = []
     if options.bundle:
-        from gpucheck.cli.outputs import Wanted
+        from gpucheck.cli.outputs import OutputFile
         from gpucheck.doctor import bundle
 
         formats = {".zip": lambda report: bundle.packed(report, held[0] if held else None)}
-        files = [Wanted("--bundle", options.bundle, formats, mode=0o600)]
+        files = [OutputFile("--bundle", options.bundle, formats, mode=0o600)]
 
     def diagnose(emit: Emit) -> None:
         from gpucheck.doctor.command import command

@@ -24,7 +24,7 @@ Content = Callable[[Report], str | bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OutputFile:
     """A requested file. `formats` maps suffixes to functions of the report. The umask applies to `mode`."""
 
     option: str
@@ -37,7 +37,7 @@ class Wanted:
 class Output:
     """One file to write: its target, its temporary file, and the function that makes its content."""
 
-    wanted: Wanted
+    wanted: OutputFile
     target: Path
     temporary: Path
     content: Content
@@ -70,10 +70,10 @@ def formats() -> dict[str, Content]:
 class Outputs:
     """The files of `--output`, and those in `beside`. Raises UsageError, and CannotLook for an unwritable one."""
 
-    def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:
+    def __init__(self, paths: Sequence[str], beside: Sequence[OutputFile] = ()) -> None:
         self._files: list[Output] = []
         try:
-            for wanted in (*(Wanted("--output", path, formats()) for path in paths), *beside):
+            for wanted in (*(OutputFile("--output", path, formats()) for path in paths), *beside):
                 self._files.append(_opened(wanted))
         except BaseException:  # Ctrl-C must not leave files behind either
             self.discard()
@@ -110,7 +110,7 @@ class Outputs:
             errors.temporary.discard(str(output.temporary))
 
 
-def _opened(wanted: Wanted) -> Output:
+def _opened(wanted: OutputFile) -> Output:
     target = Path(os.path.realpath(wanted.path))  # a symbolic link is kept, and its target is written
     named, name = f"{wanted.option} {wanted.path!r}", Path(wanted.path).name.lower()
     suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)

@@ -139,7 +139,7 @@ class ReportOptions:
 def report(common: Common, options: ReportOptions) -> int:
     """Write the page. The exit status reports whether it was written, and not what the results say."""
     from gpucheck.cli import session
-    from gpucheck.cli.outputs import OUT_OF_MEMORY, Wanted
+    from gpucheck.cli.outputs import OUT_OF_MEMORY, OutputFile
     from gpucheck.machine.saved import load
     from gpucheck.render import html
     from gpucheck.report.codec import visible
@@ -168,7 +168,7 @@ def report(common: Common, options: ReportOptions) -> int:
     title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
     finding = Finding("report.page", "info", title, html.counts([verdict for verdict, _ in answers]))
     others = tuple(path for path in common.output if path not in pages)
-    wanted = [Wanted("--output", path, {".html": lambda _: page}) for path in pages]
+    wanted = [OutputFile("--output", path, {".html": lambda _: page}) for path in pages]
     return session.run(replace(common, output=others), lambda emit: emit(Judged(finding)), wanted)
 
 

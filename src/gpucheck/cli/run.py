@@ -66,7 +66,7 @@ def run(common: Common, options: RunOptions) -> int:
     raise SystemExit(end_like(code))
 
 
-def _report(common: Common, files: Outputs, collector: Collector, began: session.Moment, code: int) -> None:
+def _report(common: Common, files: Outputs, collector: Collector, began: session.StartTime, code: int) -> None:
     from gpucheck.report.report import Summary, document
 
     if common.json or common.output:
@@ -81,6 +81,6 @@ def _report(common: Common, files: Outputs, collector: Collector, began: session
     elif not common.quiet and os.environ.get("RANK", "0") == "0":
         from gpucheck.render import terminal, text
 
-        terminal.show(terminal.console(sys.stderr), [text.Line(), *text.blocks(report, verbose=common.verbose)])
+        terminal.show(terminal.console(sys.stderr), [text.TextLine(), *text.blocks(report, verbose=common.verbose)])
     sys.stderr.flush()
     files.write(report)

@@ -23,7 +23,7 @@ from gpucheck.cli.commands import Common
 from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import device_lifetime, watchdog
-from gpucheck.render.text import Line, signed
+from gpucheck.render.text import TextLine, signed
 from gpucheck.report import events
 from gpucheck.report.events import Emit, Event, Failed, Judged, Notice, Progress, Skipped
 from gpucheck.report.fault import DEVICE_ERROR, Fault
@@ -36,10 +36,10 @@ if TYPE_CHECKING:  # rich is loaded when there is something to print
     from rich.status import Status
     from rich.text import Text
 
-    from gpucheck.cli.outputs import Outputs, Wanted
+    from gpucheck.cli.outputs import OutputFile, Outputs
 
 # The start of a command: the date for people, and a monotonic time to compute the duration.
-Moment = tuple[datetime.datetime, float]
+StartTime = tuple[datetime.datetime, float]
 # Exceptions that end the work early, with the message and the exit status.
 CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
     watchdog.OutOfTime: (OUT_OF_TIME, errors.UNDECIDED),
@@ -51,7 +51,7 @@ _RESULTS = (events.Measured, Judged, events.Answered, Skipped, Failed)
 
 
 def run(
-    common: Common, work: Callable[[Emit], None], beside: Sequence[Wanted] = (), *, judge: Judge | None = None
+    common: Common, work: Callable[[Emit], None], beside: Sequence[OutputFile] = (), *, judge: Judge | None = None
 ) -> int:
     """Do the work, judge and show its events, write the report, and return the exit status. `beside` are further files.
     The `judge` is called for every document; without one, the work emits its own findings. A UsageError before the
@@ -205,7 +205,7 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         if is_usage and not (so_far.measurements or so_far.results):
             raise
         if faults.is_device(error):
-            return _broken_off(error, emit, common, so_far)
+            return _report_fault(error, emit, common, so_far)
         emit(Skipped(of_error(error)))
         if not is_usage:
             emit(Notice(str(error), "kept"))
@@ -214,11 +214,11 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         tell(error, debug=common.debug)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (the findings so far are reported, whatever is raised)
-        return _broken_off(error, emit, common, so_far)
+        return _report_fault(error, emit, common, so_far)
     return None
 
 
-def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
+def _report_fault(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
     """Report the fault, unless the command has done so. Print what a bug report needs if it is a bug."""
     from gpucheck.machine import faults
 
@@ -234,14 +234,14 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     return errors.UNDECIDED if fault.kind == "memory" else errors.FAILED
 
 
-def now() -> Moment:
+def now() -> StartTime:
     return datetime.datetime.now(datetime.timezone.utc), time.monotonic()
 
 
 def report_of(
     collector: Collector,
     common: Common,
-    began: Moment,
+    began: StartTime,
     code: int | None,
     *,
     complete: bool = True,
@@ -267,7 +267,7 @@ def _live_view(common: Common) -> LiveView:
     from gpucheck.cli import settings
 
     view = LiveView(sys.stderr, quiet=common.quiet)
-    if common.settings is not None and (text := settings.told(common.settings)):
+    if common.settings is not None and (text := settings.shown_settings(common.settings)):
         view(Notice(text))
     return view
 
@@ -287,7 +287,7 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
             collector(event)
             if isinstance(event, Progress):
                 # `Progress` means that the reading is judged and the command waits for the next one.
-                notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
+                notices = [TextLine(f"! {notice}", "yellow") for notice in collector.notices]
                 # Each reading shows its time and that of the next, so that a hung watch is noticed.
                 shown([*devices.watched(report_of(collector, common, began, None), began[0], interval_s), *notices])
 
@@ -331,7 +331,7 @@ class LiveView:
         self._ends_s = math.inf
         self._event = Progress("")
         self._status: Status | None = None
-        self._went_wrong: list[Line] = []
+        self._went_wrong: list[TextLine] = []
 
     @cached_property
     def _console(self) -> Console:
@@ -340,14 +340,14 @@ class LiveView:
         return terminal.console(self._stream)
 
     @property
-    def _moves(self) -> bool:
+    def _is_live(self) -> bool:
         return self._stream.isatty() and not self._console.is_dumb_terminal
 
     def __call__(self, event: Event) -> None:
         match event:
             case Notice(text, level):
                 if level == "warning" or (level == "info" and not self._quiet):
-                    self._say([Line(f"gpucheck: {text}", "yellow" if level == "warning" else "")])
+                    self._say([TextLine(f"gpucheck: {text}", "yellow" if level == "warning" else "")])
             case _ if self._quiet:
                 pass
             case Progress():
@@ -361,20 +361,20 @@ class LiveView:
 
     def _judged(self, finding: Finding) -> None:
         """Keep a failure, which a terminal shows when the next step begins."""
-        if finding.verdict in ("fail", "inconclusive") and self._moves:
+        if finding.verdict in ("fail", "inconclusive") and self._is_live:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
 
-    def _say(self, lines: Sequence[Line]) -> None:
+    def _say(self, lines: Sequence[TextLine]) -> None:
         if lines:
             from gpucheck.render import terminal
 
             terminal.show(self._console, lines)
 
     def _step(self, event: Progress) -> None:
-        if not self._moves:
+        if not self._is_live:
             if not event.live:
-                self._say([Line(said_of(event))])
+                self._say([TextLine(said_of(event))])
             return
         if event.done and event.total:  # the remaining steps should take as long as those done
             self._ends_s = min(self._ends_s, (time.monotonic() - self._started) / event.done * event.total)

@@ -43,12 +43,12 @@ def of_command(command: str, path: str | None, given: dict[str, Any], variables:
     return Settings(file.file, {name: os.environ[name] for name in variables}, tuple(limits))
 
 
-def told(settings: Settings) -> str:
+def shown_settings(settings: Settings) -> str:
     """Return the variables and the file's thresholds in one sentence, or an empty string."""
     limits = [limit for limit in settings.thresholds if not limit.origin.startswith("--")]
     texts = [
         *(f"{name}={value}" for name, value in settings.variables.items()),
-        *(f"{limit.id} {config.told(limit)} ({limit.origin})" for limit in limits),
+        *(f"{limit.id} {config.limit_text(limit)} ({limit.origin})" for limit in limits),
     ]
     return f"set: {'; '.join(texts)}" if texts else ""
 

@@ -19,7 +19,7 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import choose
 from gpucheck.options import read
 
-Line = list[str]
+CommandLine = list[str]
 
 # This many letters may stand for a longer name, if only one name begins with them.
 BEGINNING = 3
@@ -131,7 +131,7 @@ def spellings(value: str) -> Iterator[str]:
         yield naming.DTYPES[value.lower()]
 
 
-def split(line: Sequence[str]) -> tuple[str, Line]:
+def split(line: Sequence[str]) -> tuple[str, CommandLine]:
     """Return the command at the beginning of a line, or an empty string, and the remaining arguments."""
     for words in (2, 1):
         if " ".join(line[:words]) in commands.names():
@@ -169,7 +169,7 @@ def is_taken(line: Sequence[str]) -> bool:
     return True
 
 
-def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
+def first_taken(lines: Iterator[CommandLine], given: Sequence[str]) -> str:
     """Return the first accepted line in shell syntax, or an empty string."""
     taken = (line for line in lines if line != list(given) and is_taken(line))
     return next((shlex.join([naming.PROGRAM, *line]) for line in taken), "")
@@ -195,7 +195,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
     missing: Any = getattr(error, "param", None)
-    lines: Iterator[Line] = iter(())
+    lines: Iterator[CommandLine] = iter(())
     if isinstance(error, UnknownWords):
         is_group = row is None or bool(row.commands)
         lines = (_for_command if is_group else _for_argument)(command, error.words, given)
@@ -227,7 +227,7 @@ def near(name: str, known: Sequence[str]) -> str | None:
     return begun[0] if len(begun) == 1 else naming.slip(name, known, 0.8)
 
 
-def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
+def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
     """Yield lines for a word that is another name for a command, a typing error, or a value without a command."""
     place = given.index(name) if name in given else 0
     rest, word = list(given[place + 1 :]), name.lower().strip("-/")
@@ -256,7 +256,7 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
             yield ["explain", name]
 
 
-def _of_value(base: Line, extra: Line) -> Iterator[Line]:
+def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
     """Yield lines for a value in the wrong place. `base` is the line without it, empty if there is no command."""
     value, suffix = extra[0], os.path.splitext(extra[0])[1].lower()
     if suffix == ".py":
@@ -285,7 +285,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
         yield WORDS[value].split() if WORDS[value].split()[0] != base[0] else base
 
 
-def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
+def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
     """Yield lines for arguments that the command does not take."""
     line, words, own = list(given), name.split(" "), len(command.split())
     extra = [word for word in line[own:] if word in words or word == name] or [name]
@@ -298,7 +298,7 @@ def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Lin
         yield [*base, f"--{meant}"]
 
 
-def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
+def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
     """Yield lines with an equivalent or similar option, with the option in another place, or without it."""
     line = list(given)
     # Typer names only `-d` of `-device`, and gives no value.
@@ -367,12 +367,12 @@ def completed(error: TyperException | UsageError, given: Sequence[str]) -> Usage
     return error
 
 
-def _by_value(option: str, value: str, proposed: Sequence[str], given: Sequence[str]) -> Iterator[Line]:
+def _by_value(option: str, value: str, proposed: Sequence[str], given: Sequence[str]) -> Iterator[CommandLine]:
     """Yield the line with another value for the option, or for an option that takes the same kind of value."""
     shapes = ("--size", "--shape")
     for text in proposed:
         for name in (option, *(shapes if option in shapes else ())):
-            line: Line = []
+            line: CommandLine = []
             for word in given:
                 head, equals, tail = word.rpartition("=")
                 changed = ",".join(text if part == value else part for part in tail.split(","))

@@ -155,7 +155,7 @@ def compare(old: Report, new: Report) -> Comparison:
     tests = {
         place: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
         for place, (a, b) in enumerate(pairs)
-        if not _untold(a, b)
+        if not _why_incomparable(a, b)
     }
     levels = dict(zip(tests, holm_levels([test.p for test in tests.values()]), strict=True))
     return Comparison(
@@ -188,7 +188,7 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
         yield "old and new hold the same run: nothing was measured in between"
 
 
-def _untold(old: Measurement, new: Measurement) -> str | None:
+def _why_incomparable(old: Measurement, new: Measurement) -> str | None:
     """Return the reason why the two cannot be compared, or None."""
     a, b = len(runs.medians(old)), len(runs.medians(new))
     too_few = f"{a} and {b} runs, at least {FEWEST_RUNS} per side needed" if min(a, b) < FEWEST_RUNS else None
@@ -201,7 +201,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     # The ratio is that of the trimmed geometric means, the middle of the interval; without a test, that of the medians.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
-    why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
+    why = _why_incomparable(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
     works = [next(iter(row.work.values()), None) if row.rate is not None else None for row in (old, new)]
     old_work, new_work = works if all(works) else (None, None)
     return ComparedRow(
@@ -397,7 +397,7 @@ def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass
     least = row.ratio if row.ci_low is None else row.ci_low
     # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed
     # by the host's clock, such as whole calls of GPU copies.
-    beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(disturbances, row.new_s)
+    beyond = not not_comparable(row.differences) and least > (1 + most) * config.largest_loss(disturbances, row.new_s)
     if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
         return "fail"
     # The old runs look too slow if only they were disturbed. That hides a slowdown of the new ones.

@@ -109,10 +109,10 @@ def _nvml(facts: Facts) -> Finding | None:
         evidence |= {"library_version": library or None, "kernel_module_version": module}
         message = f"libraries {library}, loaded kernel module {module}" if library and module else meaning or ""
         fix = "recreate the container" if host.container else fix
-    return Finding("devices.nvml", _dead(facts), title, message, evidence, fix or "sudo dmesg | grep -i nvrm")
+    return Finding("devices.nvml", _nvml_verdict(facts), title, message, evidence, fix or "sudo dmesg | grep -i nvrm")
 
 
-def _dead(facts: Facts) -> Verdict:
+def _nvml_verdict(facts: Facts) -> Verdict:
     """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA shows none."""
     # The health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library says nothing.
     driver = facts.driver or Driver()
@@ -184,7 +184,7 @@ def _is_masked(facts: Facts) -> bool:
     return mask is not None and not read_mask(mask, ()).shown
 
 
-def _named_in_vain(facts: Facts) -> str | None:
+def _unmatched_entry(facts: Facts) -> str | None:
     """Describe the effect of the first mask entry that matches no GPU; None if every entry matches one."""
     mask, cards = facts.environment.get(MASK), [card for card in facts.devices if card.nvml_index is not None]
     listed = sorted(cards, key=lambda card: card.nvml_index or 0)
@@ -195,7 +195,7 @@ def _named_in_vain(facts: Facts) -> str | None:
 
 
 def _masked(facts: Facts) -> Finding | None:
-    named, mask, code = _named_in_vain(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
+    named, mask, code = _unmatched_entry(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
     shown = sum(device.cuda_index is not None for device in facts.devices)
     seen = {MASK: mask, "shown": shown}
     if shown and named is not None and code == 0:
@@ -301,7 +301,7 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
     # With --python the user knows which interpreter is judged.
-    facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
+    facts, whose = evidence.facts, [] if is_chosen else _interpreter(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
         mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
@@ -334,7 +334,7 @@ def _each_once(diagnosed: Sequence[Finding], of_devices: Sequence[Finding], firs
     ]
 
 
-def _whose(evidence: Evidence) -> list[Finding]:
+def _interpreter(evidence: Evidence) -> list[Finding]:
     """Report which interpreter was judged, if it is probably not the user's usual one."""
     from gpucheck.doctor.conditions_torch import torch_version
 

@@ -30,7 +30,7 @@ from gpucheck.report.facts import Device, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Run
 from gpucheck.report.report import few, in_short
-from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
+from gpucheck.report.results.short import DoctorResult, GpuUnderLoad, LoadOutcome, LoadResult
 
 # The wait for torch after the driver was found to hang. Torch may still answer with another error.
 TORCH_GRACE_S = 2.0
@@ -206,14 +206,14 @@ def gathered(
     return LoadResult("ran", None, cards, left_out)
 
 
-def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardUnderLoad:
+def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> GpuUnderLoad:
     if unseen:
-        return CardUnderLoad(device, None, unseen, {})
+        return GpuUnderLoad(device, None, unseen, {})
     telemetry, reason = summarise(samples, run)
     start, length = run.started_monotonic_s[0], run.samples_s[0]
     inside = [sample for sample in samples if start <= sample["at_s"] <= start + length]
     names = Counter(name for sample in inside for name in (sample.get("clock_reasons") or {}).get("names", ()))
-    return CardUnderLoad(device, telemetry, reason or None, dict(names))
+    return GpuUnderLoad(device, telemetry, reason or None, dict(names))
 
 
 # Clocks and links rise within a few tens of milliseconds. NVML's clock reasons may appear briefly in that time.

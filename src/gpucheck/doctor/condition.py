@@ -16,6 +16,7 @@ from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import grouped
+from gpucheck.report.results.short import Certainty as Certainty
 from gpucheck.report.results.short import LoadResult
 
 
@@ -115,13 +116,11 @@ Stage = Literal[
     "run",  # torch runs a kernel
 ]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-# The weight of the evidence: nothing else is possible, almost always right, or worth checking.
-Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Signs:
     """The signs of a condition that holds here. A field that is None has the condition's own value."""
 
     message: str
@@ -132,7 +131,7 @@ class Seen:
     title: str | None = None
 
     @classmethod
-    def of(cls, findings: Sequence[Finding]) -> Seen | None:
+    def of(cls, findings: Sequence[Finding]) -> Signs | None:
         """Return findings of `gpucheck devices` as signs, with verdict, title and fix of the worst."""
         held = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
         if not held:
@@ -173,7 +172,7 @@ class Condition:
     fix: str
     patterns: tuple[str, ...] = ()
     certainty: Certainty = "strong"
-    judge: Callable[[Evidence], Seen | None] | None = None
+    judge: Callable[[Evidence], Signs | None] | None = None
     stage: Stage | None = None
     verdict: Verdict = "fail"
     settle: str = ""
@@ -192,16 +191,16 @@ class Condition:
     conditions: tuple[str, ...] = ()
 
 
-Judge = Callable[[Evidence], Seen | None]
+JudgeCondition = Callable[[Evidence], Signs | None]
 
 
-def found(id: str) -> Judge:
+def found(id: str) -> JudgeCondition:
     """Return a judge for the findings of a check of `gpucheck devices`."""
-    return lambda evidence: Seen.of(evidence.findings.get(id, ()))
+    return lambda evidence: Signs.of(evidence.findings.get(id, ()))
 
 
 def on(
-    stage: Stage, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
+    stage: Stage, *rows: Condition, by: Callable[[Evidence], tuple[str, Signs] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
     """Return the rows as conditions of one stage, unless a row names another.
 
@@ -209,7 +208,7 @@ def on(
     cuInit, a row with codes is judged only if cuInit returned one of them.
     """
 
-    def judge(row: Condition, evidence: Evidence) -> Seen | None:
+    def judge(row: Condition, evidence: Evidence) -> Signs | None:
         if stage == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
             return None
         held = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence)
@@ -220,9 +219,9 @@ def on(
 
 def answered(
     evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
-) -> Seen:
+) -> Signs:
     """Return the signs of a cuInit result; `more` is a text about the cause, `seen` further evidence."""
     driver = evidence.driver
     details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Seen(f"{said}; {more}" if more else said, {**details, **seen}, fix=fix, certainty=certainty)
+    return Signs(f"{said}; {more}" if more else said, {**details, **seen}, fix=fix, certainty=certainty)

@@ -7,7 +7,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.cards import at_work, checks
 from gpucheck.cards.card import name_of
-from gpucheck.doctor.condition import Condition, Evidence, Seen, found
+from gpucheck.doctor.condition import Condition, Evidence, Signs, found
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine.nvml_fields import applies
@@ -24,7 +24,7 @@ FOREIGN_BYTES = 2**30
 def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
     """Return a check of `gpucheck devices` as a condition, unless a stage's condition already reports the fault."""
 
-    def judge(evidence: Evidence) -> Seen | None:
+    def judge(evidence: Evidence) -> Signs | None:
         return None if _is_the_diagnosis(id, evidence) else found(id)(evidence)
 
     return Condition(id, judge=judge, verdict=verdict, **row)
@@ -45,7 +45,7 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     return check == "devices.recovery_action" and recovery(evidence) is not None
 
 
-def _foreign_memory(evidence: Evidence) -> Seen | None:
+def _foreign_memory(evidence: Evidence) -> Signs | None:
     """Report GPU memory used by others, unless another check reports it as held by no visible process."""
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     taken = {
@@ -60,8 +60,8 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     used = {name: card.memory_used_bytes or 0 for name, card in taken.items()}
     message = told_once([(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()])
     if not all(map(_is_for_a_screen, taken.values())):
-        return Seen(message, used)
-    return Seen(message, used, verdict="info", title="the desktop uses GPU memory")
+        return Signs(message, used)
+    return Signs(message, used, verdict="info", title="the desktop uses GPU memory")
 
 
 def _holders(card: Device) -> str:
@@ -369,10 +369,10 @@ def _loaded(name: str) -> Condition:
     check = next(condition for condition in CARDS if condition.id == f"devices.{name}")
     look = dict(checks.CHECKS)[check.id]
 
-    def judge(evidence: Evidence) -> Seen | None:
+    def judge(evidence: Evidence) -> Signs | None:
         facts = _as_loaded(evidence)
         of_cards = [checks.finding_of(check.id, look, device, facts) for device in facts.devices]
-        return Seen.of([finding for finding in of_cards if finding is not None])
+        return Signs.of([finding for finding in of_cards if finding is not None])
 
     return Condition(
         id=f"load.{name}",
@@ -385,12 +385,12 @@ def _loaded(name: str) -> Condition:
     )
 
 
-def _failed(evidence: Evidence) -> Seen | None:
+def _failed(evidence: Evidence) -> Signs | None:
     load = evidence.load
-    return Seen(load.reason or "", {"error": load.reason}) if load is not None and load.outcome == "failed" else None
+    return Signs(load.reason or "", {"error": load.reason}) if load is not None and load.outcome == "failed" else None
 
 
-def _not_run(evidence: Evidence) -> Seen | None:
+def _not_run(evidence: Evidence) -> Signs | None:
     load = evidence.load
     if load is None:
         # The load runs wherever torch works.
@@ -408,10 +408,10 @@ def _not_run(evidence: Evidence) -> Seen | None:
     if not reasons and load.outcome == "ran":
         return None
     said = told_once(list(reasons.items()))
-    return Seen(said or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
+    return Signs(said or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 
-def _unread_load(evidence: Evidence) -> Seen | None:
+def _unread_load(evidence: Evidence) -> Signs | None:
     missing: dict[str, dict[str, str]] = {}
     for card in evidence.load.cards if evidence.load is not None else ():
         unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
@@ -421,7 +421,7 @@ def _unread_load(evidence: Evidence) -> Seen | None:
         f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
         for card, names in missing.items()
     ]
-    return Seen("; ".join(said), {"unread": missing}) if missing else None
+    return Signs("; ".join(said), {"unread": missing}) if missing else None
 
 
 LOAD: tuple[Condition, ...] = (

@@ -8,17 +8,17 @@ from gpucheck import units, xid
 from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, found, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.inventory import HONEST
+from gpucheck.machine.inventory import RELIABLE_CUINIT
 from gpucheck.machine.kernel_driver import FALLEN, NO_GSP, NO_POWER, NO_ROOM, NOT_STARTED, OPEN_NEEDED, UNSUPPORTED
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
 
-def absent(evidence: Evidence) -> tuple[str, Seen] | None:
+def absent(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the one condition that keeps NVIDIA's module from driving any GPU here, and its evidence, or None."""
     driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
     loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
@@ -27,7 +27,7 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
         return None
     addresses, drivers = [gpu.address for gpu in gpus], {gpu.driver for gpu in gpus}
     holder = next((gpu.driver for gpu in gpus if gpu.driver is not None), None)
-    held = Seen(f"{holder} drives {', '.join(addresses)}", {gpu.address: gpu.driver for gpu in gpus})
+    held = Signs(f"{holder} drives {', '.join(addresses)}", {gpu.address: gpu.driver for gpu in gpus})
     if drivers == {"nouveau"} or (drivers == {"nouveau", None} and not loaded):
         return "driver.nouveau", held
     if drivers <= set(FOR_GUESTS):
@@ -35,25 +35,25 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
     if loaded is not False:
         return None
 
-    def on_the_bus(more: str) -> Seen:
+    def on_the_bus(more: str) -> Signs:
         known = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
-        return Seen(f"{', '.join(addresses)} on the PCI bus; {more}", {"pci_addresses": addresses, **known})
+        return Signs(f"{', '.join(addresses)} on the PCI bus; {more}", {"pci_addresses": addresses, **known})
 
     if evidence.in_container:
         return "container.host_driver", on_the_bus("the host's kernel has not loaded it")
     if rejected := evidence.logged(r"Loading of .*module.* rejected|Key was rejected by service"):
-        return "driver.signature_rejected", Seen(rejected[-1], {"log": rejected, "secure_boot": stack.secure_boot})
+        return "driver.signature_rejected", Signs(rejected[-1], {"log": rejected, "secure_boot": stack.secure_boot})
     if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
         said = f"nvidia.ko is on disk for {', '.join(stack.built_for)}, but the running kernel is {stack.running}"
         fix = (
             f"sudo apt install linux-headers-{stack.running} && sudo dkms autoinstall, then sudo modprobe nvidia "
             "(Debian, Ubuntu; elsewhere reinstall the driver's package for this kernel)"
         )
-        return "driver.other_kernel", Seen(said, {"built_for": list(stack.built_for), "running": stack.running}, fix)
+        return "driver.other_kernel", Signs(said, {"built_for": list(stack.built_for), "running": stack.running}, fix)
     if stack.built_for and stack.secure_boot:
         said = "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot"
         title = "NVIDIA's module is not loaded, and Secure Boot is on"
-        return "driver.signature_rejected", Seen(said, {"secure_boot": True}, certainty="hint", title=title)
+        return "driver.signature_rejected", Signs(said, {"secure_boot": True}, certainty="hint", title=title)
     if stack.built_for:
         return "driver.not_loaded", on_the_bus(f"the module is not loaded, and its file is for {stack.running}")
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
@@ -75,17 +75,17 @@ def _none_comes_up(evidence: Evidence) -> bool:
     return (driver.nvml_code is not None or driver.cuinit_code is not None) and not lists
 
 
-def _logged(pattern: str) -> Judge:
+def _logged(pattern: str) -> JudgeCondition:
     """Return a judge for a GPU that does not start, by the driver's line in the kernel's log."""
 
-    def judge(evidence: Evidence) -> Seen | None:
+    def judge(evidence: Evidence) -> Signs | None:
         lines = evidence.logged(pattern)
-        return Seen(lines[-1], {"log": lines}) if lines and _none_comes_up(evidence) else None
+        return Signs(lines[-1], {"log": lines}) if lines and _none_comes_up(evidence) else None
 
     return judge
 
 
-def _fallen(evidence: Evidence) -> Seen | None:
+def _fallen(evidence: Evidence) -> Signs | None:
     """Report a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
     lines = evidence.logged(FALLEN)
     gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
@@ -94,43 +94,43 @@ def _fallen(evidence: Evidence) -> Seen | None:
         return None
     # Other GPUs may still work, so the later stages are not broken.
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
-    return Seen(lines[-1], {"log": lines, "pci_addresses_not_listed": gone}, verdict=verdict)
+    return Signs(lines[-1], {"log": lines, "pci_addresses_not_listed": gone}, verdict=verdict)
 
 
-def _no_power(evidence: Evidence) -> Seen | None:
+def _no_power(evidence: Evidence) -> Signs | None:
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
-        return Seen(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
+        return Signs(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
     dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == "no power"]
-    by_card = Seen(dead[0].message, dead[0].evidence) if dead and not evidence.cuda_works else None
+    by_card = Signs(dead[0].message, dead[0].evidence) if dead and not evidence.cuda_works else None
     return _logged(NO_POWER)(evidence) or by_card
 
 
-def _open_needed(evidence: Evidence) -> Seen | None:
+def _open_needed(evidence: Evidence) -> Signs | None:
     if not _none_comes_up(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
     fix = f"sudo apt install nvidia-driver-{branch}-open (Ubuntu; from NVIDIA's own repository nvidia-open), and reboot"
     lines = evidence.logged(OPEN_NEEDED)
     if lines:
-        return Seen(lines[-1], {"log": lines}, fix if branch else None, certainty="proof")
+        return Signs(lines[-1], {"log": lines}, fix if branch else None, certainty="proof")
     known = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
     where = ", ".join(gpu.address for gpu in new)
     said = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
-    return Seen(said, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None)
+    return Signs(said, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None)
 
 
-def _not_started(evidence: Evidence) -> Seen | None:
+def _not_started(evidence: Evidence) -> Signs | None:
     """Report a GPU that the module could not start, if no other line in the log gives the cause."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
     unexplained = [why for why in reasons if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
     if unexplained:
-        return Seen(unexplained[-1], {"log": unexplained})
+        return Signs(unexplained[-1], {"log": unexplained})
     explained = "|".join((FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER))
     return None if evidence.logged(explained) else _logged(NOT_STARTED)(evidence)
 
@@ -259,10 +259,10 @@ KERNEL = on(
 )
 
 
-def _unreadable(evidence: Evidence) -> Seen | None:
+def _unreadable(evidence: Evidence) -> Signs | None:
     if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
         return None
-    return Seen(f"the kernel log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
+    return Signs(f"the kernel log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
 
 
 LOG: tuple[Condition, ...] = (
@@ -316,10 +316,10 @@ def _shown(evidence: Evidence) -> list[Device]:
     return [card for card in evidence.cards if card.cuda_index is not None]
 
 
-def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
+def _masked(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the mask condition that holds, and its evidence, if cuInit's result is reliable."""
     value = evidence.value(MASK)
-    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
+    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*RELIABLE_CUINIT, REFUSED):
         return None
     # CUDA's order without a mask is unknown, but any order serves for counting.
     instances = [device for device in evidence.facts.devices if device.parent_uuid is not None]
@@ -327,10 +327,10 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     shown, count = len(_shown(evidence)), len(_listed(evidence))
     details = {MASK: value, "shown": shown, "by_cuda_rules": len(reading.shown)}
 
-    def seen(effect: str, certainty: Certainty | None = None) -> Seen:
+    def seen(effect: str, certainty: Certainty | None = None) -> Signs:
         message = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in reading.entries)}"
         # Slurm sets NoDevFiles for a job without GPUs, so the GPUs here belong to other jobs.
-        return Seen(message, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
+        return Signs(message, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
 
     if not shown and evidence.driver.cuinit_code == REFUSED:
         # If the mask names existing GPUs, it may be refused for another reason.
@@ -352,7 +352,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     return "mask.shows_fewer", seen(f"asks for {asked} GPUs and shows {shown}")
 
 
-def _order(evidence: Evidence) -> Seen | None:
+def _order(evidence: Evidence) -> Signs | None:
     """Report different numbering: CUDA counts the fastest GPU first, nvidia-smi by PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
@@ -361,17 +361,17 @@ def _order(evidence: Evidence) -> Seen | None:
     if order == sorted(order, key=lambda index: index or 0):
         return None
     rows = [f"cuda:{card.cuda_index} is nvidia-smi's {card.nvml_index} ({card.name or 'a GPU'})" for card in both]
-    return Seen("; ".join(rows), {"nvml_indices_in_cuda_order": order})
+    return Signs("; ".join(rows), {"nvml_indices_in_cuda_order": order})
 
 
-def _count(evidence: Evidence) -> Seen | None:
+def _count(evidence: Evidence) -> Signs | None:
     """Report that CUDA and NVML, or CUDA and torch (which parses the mask itself), count different GPUs."""
     by_driver = found("devices.cuda_shows_fewer")(evidence)
     count, shown = evidence.probe.count or 0, len(_shown(evidence))
     # If torch sees no GPU, another condition reports the reason.
     if by_driver or count in (0, shown) or evidence.probe.cuda is None or evidence.driver.cuinit_code != 0:
         return by_driver
-    return Seen(
+    return Signs(
         f"torch.cuda.device_count() is {count}, but CUDA shows {shown}",
         {"torch": count, "cuda": shown},
         f"export {MASK} with numbers, or with one MIG instance's UUID",
@@ -436,19 +436,19 @@ MASKS: tuple[Condition, ...] = (
 SMALL_SHM_BYTES = 2**30
 
 
-def _launch_blocking(evidence: Evidence) -> Seen | None:
+def _launch_blocking(evidence: Evidence) -> Signs | None:
     value = evidence.value("CUDA_LAUNCH_BLOCKING")
     if value in (None, "", "0") or not evidence.is_nvidia_here:
         return None
-    return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
+    return Signs(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
 
 
-def _small_shm(evidence: Evidence) -> Seen | None:
+def _small_shm(evidence: Evidence) -> Signs | None:
     size = evidence.stack.shm_bytes
     if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
         return None
     pod = "mount a volume emptyDir with medium: Memory at /dev/shm" if evidence.host.container == "kubernetes" else None
-    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, pod)
+    return Signs(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, pod)
 
 
 ENVIRONMENT: tuple[Condition, ...] = (

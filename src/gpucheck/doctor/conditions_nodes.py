@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on
 from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
-from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
+from gpucheck.machine.stack import ONE_VERSION, DeviceNode, Library, are_mixed_packages, is_compat, is_stub, version_of
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
@@ -23,7 +23,7 @@ STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
 
 
-def _card_nodes(evidence: Evidence) -> list[Node]:
+def _card_nodes(evidence: Evidence) -> list[DeviceNode]:
     return [node for node in evidence.stack.nodes if re.fullmatch(r"/dev/nvidia\d+", node.path)]
 
 
@@ -37,21 +37,21 @@ def lacks_nodes(evidence: Evidence) -> bool:
     return evidence.stack.node(CONTROL) is None or no_card
 
 
-def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
+def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
     if not lacks_nodes(evidence):
         return None
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if not evidence.in_container:
         said = f"the module is loaded, but {CONTROL} does not exist"
-        return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
+        return ("driver.nodes_missing", Signs(said, {"kernel_module_loaded": True})) if evidence.gpus else None
     details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
     said, title = f"the host's kernel runs NVIDIA's module, but {', '.join(nodes) or 'nothing'} of it is in /dev", None
     if value in KEPT_OUT:
         said, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
-    return "container.no_gpu", Seen(said, details, fixes.start_with_gpus(evidence.host), title=title)
+    return "container.no_gpu", Signs(said, details, fixes.start_with_gpus(evidence.host), title=title)
 
 
-def _denied(evidence: Evidence) -> Seen | None:
+def _denied(evidence: Evidence) -> Signs | None:
     """Report missing permissions on device nodes. GPU nodes count only if none can be opened, because one is enough."""
     if evidence.cuda_works:
         return None
@@ -63,7 +63,7 @@ def _denied(evidence: Evidence) -> Seen | None:
         return None
     fix = f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
     said = f"this user has no permission to read and write {', '.join(paths)}"
-    return Seen(said, {"denied": paths}, fix if evidence.in_container else None)
+    return Signs(said, {"denied": paths}, fix if evidence.in_container else None)
 
 
 def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
@@ -72,7 +72,7 @@ def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
     return {node.path: node.error for node in nodes if node.error in errors and node.error is not None}
 
 
-def _refused(evidence: Evidence) -> Seen | None:
+def _refused(evidence: Evidence) -> Signs | None:
     """Report nodes that a device control group or a security module blocks although their permissions allow it."""
     refused = _opened_with(evidence, *REFUSALS)
     if not refused:
@@ -81,29 +81,29 @@ def _refused(evidence: Evidence) -> Seen | None:
     said = f"the permissions of the nodes allow it, but opening {names} is refused"
     details = {"refused": list(refused), "nvml_code": evidence.driver.nvml_code}
     if not evidence.in_container:
-        return Seen(said, details, fixes.ASK_THE_SCHEDULER)
+        return Signs(said, details, fixes.ASK_THE_SCHEDULER)
     proven = 999 in (evidence.driver.nvml_code, evidence.driver.cuinit_code)
-    return Seen(said, details, certainty="proof" if proven else None)
+    return Signs(said, details, certainty="proof" if proven else None)
 
 
-def _stale(evidence: Evidence) -> Seen | None:
+def _stale(evidence: Evidence) -> Signs | None:
     stale = _opened_with(evidence, *STALE)
     names = ", ".join(f"{path}: {os.strerror(code)}" for path, code in stale.items())
-    return Seen(f"no driver has the device number of a node ({names})", {"stale": list(stale)}) if stale else None
+    return Signs(f"no driver has the device number of a node ({names})", {"stale": list(stale)}) if stale else None
 
 
-def _hangs(evidence: Evidence) -> Seen | None:
+def _hangs(evidence: Evidence) -> Signs | None:
     hung = list(_opened_with(evidence, errno.ETIMEDOUT))
-    return Seen(f"opening {', '.join(hung)} does not return", {"hung": hung}) if hung else None
+    return Signs(f"opening {', '.join(hung)} does not return", {"hung": hung}) if hung else None
 
 
-def _wsl_without_gpu(evidence: Evidence) -> Seen | None:
+def _wsl_without_gpu(evidence: Evidence) -> Signs | None:
     if not evidence.host.wsl or not evidence.stack.wsl_driver or evidence.stack.node(WSL_NODE) is not None:
         return None
-    return Seen(f"Windows' driver is in /usr/lib/wsl/lib, but {WSL_NODE} is missing", {"wsl_driver": True})
+    return Signs(f"Windows' driver is in /usr/lib/wsl/lib, but {WSL_NODE} is missing", {"wsl_driver": True})
 
 
-def _wsl_shadowed(evidence: Evidence) -> Seen | None:
+def _wsl_shadowed(evidence: Evidence) -> Signs | None:
     """Report a Linux libcuda in WSL. It needs device nodes that WSL does not have; Windows' libcuda uses /dev/dxg."""
     path = evidence.driver.libcuda_path
     if not evidence.host.wsl or evidence.in_container or evidence.cuda_works:
@@ -111,7 +111,7 @@ def _wsl_shadowed(evidence: Evidence) -> Seen | None:
     if path is None or "/usr/lib/wsl/" in path or "/stubs/" in path:
         return None
     said = f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib"
-    return Seen(said, {"libcuda": path}, certainty="proof" if evidence.libcuda_version is not None else None)
+    return Signs(said, {"libcuda": path}, certainty="proof" if evidence.libcuda_version is not None else None)
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
@@ -125,13 +125,13 @@ def without_compute(evidence: Evidence) -> bool:
     return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
 
-def _no_compute(evidence: Evidence) -> Seen | None:
+def _no_compute(evidence: Evidence) -> Signs | None:
     if not without_compute(evidence):
         return None
     asked = evidence.value(CAPABILITIES)
     left_out = asked is not None and not {"compute", "all"} & set(asked.replace(" ", "").split(","))
     said = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml exists, but libcuda does not"
-    return Seen(said, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
+    return Signs(said, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
 
 
 NODES = on(
@@ -228,7 +228,7 @@ LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
 
 
-def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
+def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the condition that keeps the loader from finding a usable libcuda, with its signs, or None."""
     error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
@@ -248,16 +248,16 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
     return "library.cuda_missing", _missing(evidence)
 
 
-def _broken(evidence: Evidence) -> Seen:
+def _broken(evidence: Evidence) -> Signs:
     error = evidence.driver.cuinit_error or ""
     libraries = (*evidence.stack.path_libraries, *evidence.stack.libraries)
     found = [library.path for library in libraries if library.name == LIBCUDA]
     details = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
     mend = "remove it if it is empty or does not belong here, else reinstall the driver's libraries; then sudo ldconfig"
-    return Seen(error, details, f"ls -l {found[0]}; {mend}" if found else None)
+    return Signs(error, details, f"ls -l {found[0]}; {mend}" if found else None)
 
 
-def _not_searched(evidence: Evidence, library: Library) -> Seen:
+def _not_searched(evidence: Evidence, library: Library) -> Signs:
     folder, searched = library.path.rpartition("/")[0], LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
     if "/run/opengl-driver/" in folder:  # the loader of NixOS has neither a cache nor built-in folders
@@ -265,26 +265,26 @@ def _not_searched(evidence: Evidence, library: Library) -> Seen:
     elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
     missed = "the loader's cache does not contain it" if searched else "the loader does not search there"
-    return Seen(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
+    return Signs(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
 
 
-def _missing(evidence: Evidence) -> Seen:
+def _missing(evidence: Evidence) -> Signs:
     details = {"kernel_module_version": evidence.driver.kernel_module_version}
     if evidence.in_container:
         fix = f"{fixes.start_with_gpus(evidence.host)}: passing only /dev/nvidia* does not provide the libraries"
-        return Seen("the device nodes are in this container, but the driver's libraries are not", details, fix)
+        return Signs("the device nodes are in this container, but the driver's libraries are not", details, fix)
     branch = (evidence.driver.kernel_module_version or "*").partition(".")[0]
     fix = f"sudo apt install libnvidia-compute-{branch} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)"
-    return Seen(f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it", details, fix)
+    return Signs(f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it", details, fix)
 
 
-def _stub(evidence: Evidence) -> Seen | None:
+def _stub(evidence: Evidence) -> Signs | None:
     path = evidence.driver.libcuda_path
     by_path = path is not None and is_stub(path) and evidence.driver.cuinit_code not in (0, None)
     return answered(evidence, f"it is {path}" if path else "") if evidence.driver.cuinit_code == 34 or by_path else None
 
 
-def _compat(evidence: Evidence) -> Seen | None:
+def _compat(evidence: Evidence) -> Signs | None:
     """Report errors 803 and 804 of a forward-compatibility package that does not suit this driver or this GPU."""
     # Any libcuda newer than the module causes 804, also after an update or from an old file.
     driver, path = evidence.driver, evidence.driver.libcuda_path
@@ -319,7 +319,7 @@ def other_version(evidence: Evidence) -> tuple[str, str] | None:
     return library, module
 
 
-def _other_version(evidence: Evidence) -> Seen | None:
+def _other_version(evidence: Evidence) -> Signs | None:
     """Report a libcuda of another version while NVML matches the module, if CUDA does not work."""
     # A libcuda from LD_LIBRARY_PATH that returns 803 counts too, even if its file name has no version.
     versions, code = other_version(evidence), evidence.driver.cuinit_code
@@ -336,7 +336,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
     return answered(evidence, said, fix=fix, certainty=certainty, LD_LIBRARY_PATH=given)
 
 
-def _mismatch(evidence: Evidence) -> Seen | None:
+def _mismatch(evidence: Evidence) -> Signs | None:
     driver = evidence.driver
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != DRIVER_MISMATCH and not by_cuda:
@@ -360,17 +360,17 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     said = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
     # Torch works if CUDA works, and only NVML's figures are missing.
-    return Seen(said, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
+    return Signs(said, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
 
 
-def _no_nvml(evidence: Evidence) -> Seen | None:
+def _no_nvml(evidence: Evidence) -> Signs | None:
     """Report missing NVML, which torch does not need. A Jetson may have none."""
     driver = evidence.driver
     is_missing = driver.nvml_code == LIBRARY_NOT_FOUND and driver.libcuda_path is not None
     if not is_missing or evidence.stack.jetson or not evidence.is_nvidia_here:
         return None
     fix = "start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility" if evidence.in_container else None
-    return Seen(driver.nvml_error or "", {"nvml_code": LIBRARY_NOT_FOUND}, fix=fix)
+    return Signs(driver.nvml_error or "", {"nvml_code": LIBRARY_NOT_FOUND}, fix=fix)
 
 
 LIBRARY = on(

@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck.cards import at_rest
 from gpucheck.cards.checks import IN_PROGRESS, WAIT, fabric_state
 from gpucheck.doctor import conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, answered, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, answered, on
 from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.choose import MASK, read_mask
@@ -24,17 +24,17 @@ from gpucheck.xid import RESET
 BLOCKED = 17
 
 
-def _said(evidence: Evidence) -> Seen:
+def _said(evidence: Evidence) -> Signs:
     driver = evidence.driver
     said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     details = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    return Seen(said, details, verdict="warn" if evidence.cuda_works else None)
+    return Signs(said, details, verdict="warn" if evidence.cuda_works else None)
 
 
 _REINSTALL = "reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)"
 
 
-def _broken_off(evidence: Evidence) -> Seen | None:
+def _hung_or_crashed(evidence: Evidence) -> Signs | None:
     error, code = evidence.driver.nvml_error or "", evidence.driver.nvml_code
     crashed = "ended early" in error
     if not crashed and "did not answer within" not in error:
@@ -43,39 +43,39 @@ def _broken_off(evidence: Evidence) -> Seen | None:
     at = [f", at {_name(card)}" for card in evidence.cards if (card.state or "").startswith("not answering")]
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     title, fix = ("NVML crashes its process", _REINSTALL) if crashed else (None, None)
-    return Seen("".join([error, *at[:1]]), {"nvml_code": code}, fix, verdict=verdict, title=title)
+    return Signs("".join([error, *at[:1]]), {"nvml_code": code}, fix, verdict=verdict, title=title)
 
 
 def _name(card: Device) -> str:
     return card.pci_address or card.uuid or f"device {card.nvml_index}"
 
 
-def _in_state(state: str, code: int) -> Judge:
+def _in_state(state: str, code: int) -> JudgeCondition:
     """Return a judge for GPUs in this state, or an nvmlInit that returns `code`, unless the log explains it."""
 
-    def judge(evidence: Evidence) -> Seen | None:
+    def judge(evidence: Evidence) -> Signs | None:
         if state == "lost" and evidence.logged(FALLEN):
             return None
         if evidence.driver.nvml_code == code:
             return _said(evidence)
         dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == state]
         # The check of that GPU reports the state if CUDA works with other GPUs.
-        seen = None if evidence.cuda_works else Seen.of(dead)
+        seen = None if evidence.cuda_works else Signs.of(dead)
         return seen and replace(seen, title=None)
 
     return judge
 
 
-def recovery(evidence: Evidence) -> Seen | None:
+def recovery(evidence: Evidence) -> Signs | None:
     """Return the driver's recovery action for a GPU if CUDA does not start."""
     masked = any((card.state or "").startswith("hidden") for card in evidence.cards)
-    seen = Seen.of(evidence.findings.get("devices.recovery_action", ()))
+    seen = Signs.of(evidence.findings.get("devices.recovery_action", ()))
     if seen is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
         return None
     return replace(seen, title=None, verdict=None)
 
 
-def _lists_none(evidence: Evidence) -> Seen | None:
+def _lists_none(evidence: Evidence) -> Signs | None:
     """Report that NVML starts but lists no GPU, if neither the kernel module nor the device nodes explain it."""
     driver = evidence.driver
     if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
@@ -84,10 +84,10 @@ def _lists_none(evidence: Evidence) -> Seen | None:
     if listed or absent(evidence) is not None or lacks_nodes(evidence):
         return None
     addresses = [gpu.address for gpu in evidence.gpus]
-    return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
+    return Signs(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
-def _other(evidence: Evidence) -> Seen | None:
+def _other(evidence: Evidence) -> Signs | None:
     """Report a result of nvmlInit that no other evidence explains."""
     driver, nodes = evidence.driver, evidence.stack.nodes
     explained: dict[int | None, bool] = {
@@ -124,9 +124,9 @@ def refusing(evidence: Evidence) -> list[Device]:
     return [card for card in evidence.cards if card.id in refused and _is_held(card)]
 
 
-def _busy(evidence: Evidence) -> Seen | None:
+def _busy(evidence: Evidence) -> Signs | None:
     said, fix, details = _held(refusing(evidence))
-    return Seen(said, details, fix) if said else None
+    return Signs(said, details, fix) if said else None
 
 
 NVML = on(
@@ -165,7 +165,7 @@ NVML = on(
         title="NVML does not answer",
         meaning="A call to NVML did not return, or ended its process. nvidia-smi then hangs or crashes too.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
-        judge=_broken_off,
+        judge=_hung_or_crashed,
     ),
     Condition(
         id="driver.no_devices_found",
@@ -217,7 +217,7 @@ EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row i
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
-def _no_answer(evidence: Evidence) -> Seen | None:
+def _no_answer(evidence: Evidence) -> Signs | None:
     driver, probe = evidence.driver, evidence.probe
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
@@ -225,10 +225,10 @@ def _no_answer(evidence: Evidence) -> Seen | None:
     said = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
     details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error, "torch_not_awaited": probe.not_awaited}
     title, fix = ("CUDA's driver crashes its process", _REINSTALL) if crashed else (None, None)
-    return Seen(said, details, fix, title=title)
+    return Signs(said, details, fix, title=title)
 
 
-def _no_memory_node(evidence: Evidence) -> Seen | None:
+def _no_memory_node(evidence: Evidence) -> Signs | None:
     """Report error 999 if the node of nvidia_uvm is missing. `nvidia-smi` works without that node."""
     stack = evidence.stack
     if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
@@ -241,12 +241,12 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
     return answered(evidence, said, fix=fix, nvidia_uvm_loaded=not unloaded)
 
 
-def _unknown_error(evidence: Evidence) -> Seen | None:
+def _unknown_error(evidence: Evidence) -> Signs | None:
     said = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
     return answered(evidence, said) if _no_memory_node(evidence) is None else None
 
 
-def _not_initialised(evidence: Evidence) -> Seen:
+def _not_initialised(evidence: Evidence) -> Signs:
     """Report error 3. The open module's heterogeneous memory management does not start on some kernels."""
     lines = evidence.logged(NO_ROOM_FOR_PAGES)
     if not lines:
@@ -256,7 +256,7 @@ def _not_initialised(evidence: Evidence) -> Seen:
     return replace(seen, title="the kernel module's memory management (HMM) does not start")
 
 
-def _no_device(evidence: Evidence) -> Seen | None:
+def _no_device(evidence: Evidence) -> Signs | None:
     """Report error 100 on a machine with a GPU, if neither a mask nor MIG mode explains it."""
     if not evidence.is_nvidia_here:
         return None
@@ -272,7 +272,7 @@ def _no_device(evidence: Evidence) -> Seen | None:
     return answered(evidence, said, fix=fix, nvml_count=listed)
 
 
-def _empty_mig(evidence: Evidence) -> Seen | None:
+def _empty_mig(evidence: Evidence) -> Signs | None:
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     empty = [card for card in whole if card.mig is not None and card.mig.enabled and not card.mig.instances]
     if not whole or len(empty) < len(whole):
@@ -293,7 +293,7 @@ def _mig_fix(cards: str) -> str:
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
-def _unavailable(evidence: Evidence) -> Seen:
+def _unavailable(evidence: Evidence) -> Signs:
     """Report error 46: GPUs in exclusive or prohibited mode, else a licence or a partition may be the cause."""
     said, fix, details = _held([card for card in evidence.cards if _is_held(card)])
     if not said:
@@ -304,7 +304,7 @@ def _unavailable(evidence: Evidence) -> Seen:
     return answered(evidence, said, fix=fix, certainty=certainty, **details)
 
 
-def _fabric(evidence: Evidence) -> Seen | None:
+def _fabric(evidence: Evidence) -> Signs | None:
     """Report error 802. A missing fabric manager is proof only on the machine that has the switches."""
     switches, state = evidence.stack.switches, fabric_state(evidence.facts)
     runs = evidence.stack.fabric_manager if switches and not evidence.in_container else None
@@ -329,7 +329,7 @@ def _fabric(evidence: Evidence) -> Seen | None:
     return answered(evidence, "; ".join(filter(None, parts)), fix=on_host, certainty=certainty, **details)
 
 
-def _mps(evidence: Evidence) -> Seen:
+def _mps(evidence: Evidence) -> Signs:
     """Report that CUDA uses an MPS server, because of the variable or of pipes in the default folder."""
     folder = evidence.value(MPS_FOLDER)
     where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
@@ -340,7 +340,7 @@ def _mps(evidence: Evidence) -> Seen:
     return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
 
 
-def _other_cuinit(evidence: Evidence) -> Seen | None:
+def _other_cuinit(evidence: Evidence) -> Signs | None:
     code = evidence.driver.cuinit_code
     by_mask = code == REFUSED and evidence.value(MASK) is not None
     return None if by_mask or code in (None, 0, *EXPLAINED_CUINIT) else answered(evidence)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.doctor.condition import Condition, Evidence, Signs, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.finding import Verdict
@@ -71,14 +71,14 @@ def built_for_cuda(evidence: Evidence) -> str | None:
     return build.toolkit_version if build.built_for == "cuda" else None
 
 
-def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
+def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the condition that prevents importing torch or listing its devices, with its signs."""
     probe, error = evidence.probe, evidence.probe.error or ""
     if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
     if probe.path is None and re.search(r"No module named ['\"]torch['\"]$", error):
         said = f"{probe.executable}: {error}"
-        return "torch.missing", Seen(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
+        return "torch.missing", Signs(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
     if probe.shadowed_by or (probe.stage == "ask" and probe.version is None):
         return "torch.shadowed", _shadowed(probe)
     symbol = re.search(r"undefined symbol: (\w+)", error) if probe.stage == "import" else None
@@ -88,7 +88,7 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     # If torch raised an exception, it is the cause, even if a running thread kept the process from ending.
     if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
-        return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
+        return "torch.hung", Signs(said, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})
     details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
@@ -97,59 +97,59 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
     if _SIGNAL.match(error):
         said, title = f"{step} ended its process by {error}", "torch crashes on import or start"
-        return "torch.import_broken", Seen(said, details, fix, title=title)
-    return "torch.import_broken", Seen(f"{step}: {error}", details, fix)
+        return "torch.import_broken", Signs(said, details, fix, title=title)
+    return "torch.import_broken", Signs(f"{step}: {error}", details, fix)
 
 
-def _shadowed(probe: TorchProbe) -> Seen:
+def _shadowed(probe: TorchProbe) -> Signs:
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
     said, names = probe.error or "the import did not finish", ", ".join(probe.shadowed_by)
     if names:
         fix = f"rename {names}, or run from another folder"
-        return Seen(f"{said}; the current folder contains {names}", seen, fix)
+        return Signs(f"{said}; the current folder contains {names}", seen, fix)
     fix = f"remove or rename the torch in {probe.path}"
-    return Seen(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
+    return Signs(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
 
 
-def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
+def _undefined_symbol(evidence: Evidence, symbol: str) -> Signs:
     probe, given = evidence.probe, "LD_LIBRARY_PATH" in evidence.variables
     fix = None if given and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
     foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
     details = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
-    return Seen(f"{probe.error}{foreign}", details, fix)
+    return Signs(f"{probe.error}{foreign}", details, fix)
 
 
-def _cpu_build(evidence: Evidence) -> Seen | None:
+def _cpu_build(evidence: Evidence) -> Signs | None:
     kind, version = _kind(evidence), torch_version(evidence)
     vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(kind or "")
     if vendor and evidence.is_nvidia_here and not evidence.probe.other:
         said, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
-        return Seen(said, {"built_for": kind}, _cuda_build(evidence), title=title)
+        return Signs(said, {"built_for": kind}, _cuda_build(evidence), title=title)
     if kind != "cpu" or evidence.host.system == "Darwin":
         return None
     message, details = f"torch {version} contains no CUDA", {"version": version}
     if evidence.is_nvidia_here:
-        return Seen(message, details, _cuda_build(evidence))
-    return Seen(message, details, fix="", verdict="info", title="torch is a CPU-only build")
+        return Signs(message, details, _cuda_build(evidence))
+    return Signs(message, details, fix="", verdict="info", title="torch is a CPU-only build")
 
 
-def _driver_too_old(evidence: Evidence) -> Seen | None:
+def _driver_too_old(evidence: Evidence) -> Signs | None:
     """Report a driver older than torch's CUDA, which needs its own major version or a newer one."""
     built, served = built_for_cuda(evidence), evidence.served_cuda
     needs, has = fixes.version_of(built), fixes.version_of(served)
     if needs is None or has is None or needs[0] <= has[0]:
         return None
     least = fixes.LEAST_DRIVER.get(needs[0])
-    return Seen(
+    return Signs(
         f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",
         {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
         f"update the driver{f' to {least} or newer' if least else ''}, or: " + _cuda_build(evidence),
     )
 
 
-def _sees_none(evidence: Evidence) -> Seen | None:
+def _sees_none(evidence: Evidence) -> Signs | None:
     """Report a CUDA build of torch that finds no device although CUDA shows some; torch's warnings are evidence."""
     probe = evidence.probe
     sees_none = probe.available is False and _kind(evidence) == "cuda"
@@ -159,7 +159,7 @@ def _sees_none(evidence: Evidence) -> Seen | None:
     words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
     why = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
     libraries = {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda}
-    return Seen(
+    return Signs(
         f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{why}",
         {"cuda": shown, "warnings": words, "libcuda": libraries},
         # A wheel of the index has no code for a Jetson before JetPack 7.
@@ -252,7 +252,7 @@ TORCH = on(
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
-def _two_versions(evidence: Evidence) -> Seen | None:
+def _two_versions(evidence: Evidence) -> Signs | None:
     """Report several recorded versions of torch, a loaded one that is not recorded, or conda's torch beside pip's."""
     probe = evidence.probe
     recorded = (probe.versions or {}).get("torch", ())
@@ -272,7 +272,7 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     loaded = f"; loaded is {probe.version}" if probe.version is not None else ""
     details = {"versions": list(recorded), "loaded": probe.version, "conda": probe.conda_torch}
     said = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
-    return Seen(said, {**details, "folders": list(probe.torch_folders)}, fix)
+    return Signs(said, {**details, "folders": list(probe.torch_folders)}, fix)
 
 
 def _is_same(text: str, other: str) -> bool:
@@ -282,17 +282,17 @@ def _is_same(text: str, other: str) -> bool:
     return len(releases) == 1 and len(kinds) < 2
 
 
-def _mixed(evidence: Evidence) -> Seen | None:
+def _mixed(evidence: Evidence) -> Signs | None:
     probe = evidence.probe
     if probe.active_elsewhere is None:
         return None
     place = f"this torch is in {os.path.dirname(probe.path)}" if probe.path else f"this Python is in {probe.prefix}"
     details = {"variable": probe.active_elsewhere, "prefix": probe.prefix}
     verdict: Verdict | None = "info" if evidence.torch_works else None
-    return Seen(f"{probe.active_elsewhere} is the active environment, but {place}", details, verdict=verdict)
+    return Signs(f"{probe.active_elsewhere} is the active environment, but {place}", details, verdict=verdict)
 
 
-def _torchvision(evidence: Evidence) -> Seen | None:
+def _torchvision(evidence: Evidence) -> Signs | None:
     """Report a torchvision that does not match torch: 0.N belongs to torch 2.(N - 15), with the same target."""
     versions = evidence.probe.versions or {}
     vision = (versions.get("torchvision") or (None,))[0]
@@ -312,21 +312,21 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
         fix = "replace torch first, and install torchvision with it from the same index"
     said = f"torchvision {vision} with torch {torch}; torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
-    return Seen(said, {"torchvision": vision, "torch": torch}, fix)
+    return Signs(said, {"torchvision": vision, "torch": torch}, fix)
 
 
-def _no_compiler(evidence: Evidence) -> Seen | None:
+def _no_compiler(evidence: Evidence) -> Signs | None:
     versions = (evidence.probe.versions or {}).get("triton", ())
     if evidence.probe.has_compiler is not False or not versions or not evidence.is_nvidia_here:
         return None
-    return Seen(f"triton {versions[0]}; no CC, gcc or clang")
+    return Signs(f"triton {versions[0]}; no CC, gcc or clang")
 
 
 # Everyone needs these libraries; others are needed for some operations only.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")
 
 
-def _foreign(evidence: Evidence) -> Seen | None:
+def _foreign(evidence: Evidence) -> Signs | None:
     probe = evidence.probe
     # Another condition names such a library if it prevents the import of torch.
     if not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
@@ -341,10 +341,10 @@ def _foreign(evidence: Evidence) -> Seen | None:
     elif is_preloading:
         fix = "unset LD_PRELOAD"
     details = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
-    return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
+    return Signs(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
 
 
-def _missing_libraries(evidence: Evidence) -> Seen | None:
+def _missing_libraries(evidence: Evidence) -> Signs | None:
     """Report recorded libraries that are gone, missing parts of cuDNN, and packages of other versions than required."""
     probe = evidence.probe
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
@@ -354,7 +354,7 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
         required = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
         said = f"torch {torch_version(evidence)} requires {', '.join(required)}"
         title, fix = "CUDA packages do not match what torch requires", fixes.packages_again(evidence, probe.unmet)
-        return Seen(said, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
+        return Signs(said, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
     # An import error that names one of the files is reported by its own condition.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
@@ -371,7 +371,7 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     if not gone and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
         fix = fixes.out_of_library_path(probe.foreign_folders)
     details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
-    return Seen(f"gone: {few([*names, *parts], ', ')}{packages}", details, fix, verdict="fail" if needed else None)
+    return Signs(f"gone: {few([*names, *parts], ', ')}{packages}", details, fix, verdict="fail" if needed else None)
 
 
 PACKAGES: tuple[Condition, ...] = (
@@ -476,7 +476,7 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
     return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
-def _no_code(evidence: Evidence) -> Seen | None:
+def _no_code(evidence: Evidence) -> Signs | None:
     """Report devices that torch has no code for. It is a warning if torch has PTX, which the driver compiles first."""
     probe, without = evidence.probe, _without_code(evidence)
     names = list(probe.architectures or ())
@@ -485,13 +485,13 @@ def _no_code(evidence: Evidence) -> Seen | None:
         by_ptx = {device: value for device, value in by_ptx.items() if device not in _uncovered(evidence, names)}
         said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in by_ptx.items())
         title = "torch has only PTX for this GPU: the first use compiles kernels for minutes"
-        seen = Seen(f"{said}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
+        seen = Signs(f"{said}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
         return seen if by_ptx else None
     known = [int(digits) for name in names for digits in re.findall(r"_(\d+)", name)]
     dropped = all(value < min(known, default=0) for value in without.values())
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
     capabilities = _capabilities(evidence)
-    return Seen(
+    return Signs(
         f"{said}; torch {probe.version} has code for {', '.join(names)}",
         {"capabilities": capabilities, "architectures": names},
         build_line(evidence, capabilities.values()),
@@ -505,7 +505,7 @@ def _name(probe: TorchProbe, device: str) -> str:
     return f"{device} ({name})" if name else device
 
 
-def _kernel_failed(evidence: Evidence) -> Seen | None:
+def _kernel_failed(evidence: Evidence) -> Signs | None:
     """Report kernels that failed although the device exists, torch has code for it and it accepts this process."""
     probe, title, fix = evidence.probe, None, None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
@@ -521,20 +521,20 @@ def _kernel_failed(evidence: Evidence) -> Seen | None:
         title, fix = "no GPU memory is left, not even for a tiny kernel", "gpucheck devices --processes"
     if errors:
         said = "; ".join(f"{device}: {error}" for device, error in errors.items())
-        return Seen(said, {"errors": errors}, fix, title=title)
+        return Signs(said, {"errors": errors}, fix, title=title)
     if probe.stage != "run" or probe.error is None:
         return None
     title = "torch's first kernel crashes the process" if _SIGNAL.match(probe.error) else None
     how = "ended its process by" if title else "raised"
-    return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)}, title=title)
+    return Signs(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)}, title=title)
 
 
-def _hung_kernel(evidence: Evidence) -> Seen | None:
+def _hung_kernel(evidence: Evidence) -> Signs | None:
     probe = evidence.probe
     if probe.stage != "run" or not probe.timed_out:
         return None
     details = {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s}
-    return Seen(f"a kernel did not finish within {evidence.torch_limit}", details)
+    return Signs(f"a kernel did not finish within {evidence.torch_limit}", details)
 
 
 ARCHITECTURE = on(

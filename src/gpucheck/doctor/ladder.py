@@ -14,11 +14,11 @@ from gpucheck.doctor import (
     conditions_torch,
     fixes,
 )
-from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Seen, Stage
+from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Signs, Stage
 from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import in_short
-from gpucheck.report.results.short import RungStanding, RungState
+from gpucheck.report.results.short import StageStanding, StageState
 
 # Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
 BY_DEVICE: tuple[Stage, ...] = ("architecture", "run")
@@ -29,7 +29,7 @@ class Sighting:
     """A condition that holds here, with this machine's verdict, certainty, title and fix."""
 
     condition: Condition
-    seen: Seen
+    seen: Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
 # -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------
 
 
-def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
+def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, ...]:
     shown, answered = _shown(evidence), _answered(evidence)
     failed = {row.condition.stage: row.condition.title for row in reversed(diagnosis.consequences)}
-    stages: list[RungStanding] = []
+    stages: list[StageStanding] = []
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for stage in STAGES:
-        state: RungState = "unknown"
+        state: StageState = "unknown"
         why = answered.get(stage) or "no evidence: it was not checked, or could not be read"
         if diagnosis.first is not None and stage == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
@@ -118,7 +118,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
             state, why = "absent", "no NVIDIA GPU"
         elif stage in ("hardware", "kernel", "nodes") and in_windows:
             state, why = "absent", "the driver is in Windows"
-        stages.append(RungStanding(stage, state, why))
+        stages.append(StageStanding(stage, state, why))
     return tuple(stages)
 
 

@@ -50,14 +50,12 @@ MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
 # The prefix of the reason if only some lines of a log were refused.
 MARKED_LINE = "not all lines can be read: "
-# The error for anything that is not a valid document, with the reason.
-Refused = saved.Refused
 _ONE_LINE = str.maketrans("\n\t\r", "   ")
 _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/=])")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadDocuments:
     """Everything that was read: documents, refused files, and notices about what could not be verified."""
 
     documents: tuple[NodeDocument, ...]
@@ -112,16 +110,16 @@ def _digest(text: str) -> str:
 
 
 def parse(data: bytes) -> NodeDocument:
-    """Return the document in `data`. Raises Refused for everything else."""
+    """Return the document in `data`. Raises InvalidFile for everything else."""
     loaded = saved.parsed(data, _BOUND)
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
-        raise Refused(f"not a document of a node ({NODE_SCHEMA})")
+        raise saved.InvalidFile(f"not a document of a node ({NODE_SCHEMA})")
     if isinstance(loaded.get("problems"), list):
         del loaded["problems"][MOST_PROBLEMS:]
     try:
         document = from_json(NodeDocument, _tidied(loaded), foreign=True)
     except (KeyError, TypeError) as error:
-        raise Refused(f"it does not follow the schema {NODE_SCHEMA}: {error.args[0]}") from error
+        raise saved.InvalidFile(f"it does not follow the schema {NODE_SCHEMA}: {error.args[0]}") from error
     _check(document)  # the conditions that the types do not express
     return document
 
@@ -144,7 +142,7 @@ def _check(document: NodeDocument) -> None:
         "a rate is too small": all(figure.rate >= LEAST_RATE for figure in document.figures),
     }
     if wrong := [why for why, is_so in holds.items() if not is_so]:
-        raise Refused(wrong[0])
+        raise saved.InvalidFile(wrong[0])
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
@@ -154,7 +152,7 @@ def clean(text: str, longest: int = MOST_TEXT) -> str:
 
 
 def _tidied(value: Any) -> Any:
-    """Return JSON data with each text in one line. Raises Refused if it exceeds a document's bounds."""
+    """Return JSON data with each text in one line. Raises InvalidFile if it exceeds a document's bounds."""
     kind = type(value)
     if kind is str:
         # Most short texts occur in every document, so they are stored once.
@@ -162,9 +160,9 @@ def _tidied(value: Any) -> Any:
     if kind is float or kind is int:
         # An integer may be too large for a float. Infinity and NaN are refused too.
         if not -MOST_NUMBER < value < MOST_NUMBER:
-            raise Refused("a number is too large")
+            raise saved.InvalidFile("a number is too large")
     elif (kind is list or kind is dict) and len(value) > MOST_ITEMS:
-        raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
+        raise saved.InvalidFile(f"a list or an object has more than {MOST_ITEMS} items")
     elif kind is list:
         return [_tidied(item) for item in value]
     elif kind is dict:
@@ -175,7 +173,7 @@ def _tidied(value: Any) -> Any:
 # -- many documents ----------------------------------------------------------------------------------------------------
 
 
-def read(paths: Sequence[str]) -> Read:
+def read(paths: Sequence[str]) -> ReadDocuments:
     """Read the documents of folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
     documents: list[NodeDocument] = []
     refused: list[RefusedFile] = []
@@ -194,13 +192,13 @@ def read(paths: Sequence[str]) -> Read:
             try:
                 own, why = _documents(file, trusted, is_named=is_folder)
                 documents += own
-            except (Refused, OSError) as error:
+            except (saved.InvalidFile, OSError) as error:
                 why = getattr(error, "strerror", None) or str(error)
             if why:
                 refused.append(RefusedFile(clean(str(file)), clean(why, 200)))
         if not is_folder and text.endswith((".log", ".out", ".txt", "-")):
             notices["a log does not show who wrote a line: names and owners were not checked"] = None
-    return Read(tuple(documents), tuple(refused), tuple(notices))
+    return ReadDocuments(tuple(documents), tuple(refused), tuple(notices))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -229,7 +227,7 @@ def _trusted(folder: Path) -> frozenset[int] | None:
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
-    """Return a file's documents (JSON, or a log), and why a line was refused, if any. Raises Refused and OSError."""
+    """Return a file's documents (JSON, or a log), and why a line was refused. Raises InvalidFile and OSError."""
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
             known = os.fstat(0)
@@ -239,10 +237,10 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
             return _of_log(stdin)
     with saved.opened(path, links=False) as file:
         if os.fstat(file.fileno()).st_size > MOST_LOG:
-            raise Refused(f"larger than {units.capacity(MOST_LOG)}")
+            raise saved.InvalidFile(f"larger than {units.capacity(MOST_LOG)}")
         owner = os.fstat(file.fileno()).st_uid
         if trusted is not None and owner not in trusted:
-            raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
+            raise saved.InvalidFile(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
         # JSON may be encoded as UTF-8, UTF-16 or UTF-32.
         start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")
@@ -252,12 +250,12 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     named = path.name == file_name(document.host, document.run)
     in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
     if is_named and not (named and in_shard):
-        raise Refused(f"forged? it names the node {document.host}, but its file name does not")
+        raise saved.InvalidFile(f"forged? it names the node {document.host}, but its file name does not")
     return [document], ""
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
-    """Return the last document of each node, run and attempt, and why a line was refused. Raises Refused for none."""
+    """Return the last document per node, run and attempt, and why a line was refused. Raises InvalidFile for none."""
     latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():
@@ -269,14 +267,14 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
                 # Decompression stops at the size limit of a document.
                 content = base64.b64decode(match[1], validate=True)
                 document = parse(zlib.decompressobj().decompress(content, MOST_BYTES + 1))
-            except (Refused, binascii.Error, zlib.error) as error:
-                reason = str(error) if isinstance(error, Refused) else "a marked line is cut or changed"
+            except (saved.InvalidFile, binascii.Error, zlib.error) as error:
+                reason = str(error) if isinstance(error, saved.InvalidFile) else "a marked line is cut or changed"
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
             if document.written_monotonic_s >= latest.setdefault(key, document).written_monotonic_s:
                 latest[key] = document
     if not latest:
-        raise Refused(reason or "it contains no node's document")
+        raise saved.InvalidFile(reason or "it contains no node's document")
     return list(latest.values()), reason and f"{MARKED_LINE}{reason}"
 
 

@@ -63,7 +63,7 @@ def _file(path: Path, what: str) -> tuple[str, ...]:
         text = saved.decoded(saved.content(path, MOST_BYTES))
     except OSError as error:
         raise UsageError(f"{what} cannot be read", error.strerror or str(error)) from error
-    except saved.Refused as error:
+    except saved.InvalidFile as error:
         raise UsageError(f"{what} is not a list of nodes", str(error), _HOW) from error
     words = (line.partition("#")[0].split() for line in text.splitlines())
     return _expand(",".join(re.sub(r":\d+$", "", row[0]) for row in words if row), what)

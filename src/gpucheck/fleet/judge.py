@@ -39,7 +39,7 @@ _VERDICTS = ("fail", "inconclusive", "skip", "warn")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class FleetJudgement:
     """The answer, and the findings in the order in which they matter."""
 
     result: FleetResult
@@ -54,7 +54,7 @@ def judge(
     expected: tuple[str, ...] | int | None = None,
     max_bad: float = 0.05,
     devices: int | None = None,
-) -> Judged:
+) -> FleetJudgement:
     """Judge all nodes of one run.
 
     `expected` are the names of the nodes or their number; by default the number that most launchers report. `max_bad`
@@ -82,9 +82,9 @@ def judge(
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         remarks.append(_warning("fleet.unexpected", title, "all of them are judged"))
     nodes, rows, old = _of_one_start(nodes)
-    beside = siblings.beside_siblings(nodes)
+    comparison = siblings.compare_siblings(nodes)
     fewer = _fewer_devices(nodes, devices)
-    rows += [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
+    rows += [_node(document, comparison, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     # The reason why a node's file of this run was refused, by the node in the file's name.
     named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", chosen)}
     broken = dict(sorted(named.items())[: hosts.MOST_NODES])
@@ -103,7 +103,7 @@ def judge(
     bad = [row.host for row in rows if row.state in ("bad", "silent")]
     is_suspect = len(set(bad) - proven) > _most_bad(rows, max_bad)
     counts = Counter(row.state for row in rows)
-    groups = sorted(beside.groups, key=lambda group: (-group.nodes, group.model, group.figure))
+    groups = sorted(comparison.groups, key=lambda group: (-group.nodes, group.model, group.figure))
     result = FleetResult(
         chosen,
         tuple(rows),
@@ -115,8 +115,8 @@ def judge(
         tuple(refused[:MOST_REFUSED]),
         unexpected,
     )
-    remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.findings]
-    return Judged(result, (*_verdict(result, max_bad, proven, beside), *remarks))
+    remarks += [*old, *_of_files(refused), *_drifts(nodes), *comparison.findings]
+    return FleetJudgement(result, (*_verdict(result, max_bad, proven, comparison), *remarks))
 
 
 # -- which documents ---------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _one_each(
     """
     every = {*listed, *(document.host for document in documents)}
     name_of = {}
-    for short, names in runs.by(lambda name: name.partition(".")[0].lower(), every).items():
+    for short, names in runs.group_by(lambda name: name.partition(".")[0].lower(), every).items():
         names.sort(key=lambda name: name in listed)
         # Two full names with the same beginning are two nodes. Which of three similar names are the same is unknown.
         if len(names) == 2 and (names[0] in listed) < (names[1] in listed) and short in map(str.lower, names):
@@ -218,11 +218,11 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_say_so: bool) -> FleetNode:
+def _node(document: NodeDocument, comparison: siblings.SiblingComparison, lacking: str, is_majority: bool) -> FleetNode:
     """Judge a node by its own check and its siblings. `lacking` says that it has fewer devices than others;
-    `many_say_so` means that enough nodes agree to call that bad."""
+    `is_majority` means that enough nodes agree to call that bad."""
     host, state = document.host, _STATES[document.exit]
-    slow = tuple(beside.slow.get(host, ()))
+    slow = tuple(comparison.slow.get(host, ()))
     cause, fix = _own_cause(document)
     wrong = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
     wrong += [f"{row.part}: {row.title}" for row in document.problems if row.verdict in ("fail", "inconclusive")]
@@ -230,25 +230,25 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
         state, cause = "undecided", f"its check says that it passed, but {wrong[0]}"
         fix = f"on {host}: gpucheck fleet check"
     sure = tuple(device for device in slow if device.certain)
-    if state in ("good", "undecided", "blind") and (sure or many_say_so):
+    if state in ("good", "undecided", "blind") and (sure or is_majority):
         state = "bad"
         # The node's own findings may explain missing devices, but not a slow one.
-        if many_say_so:
+        if is_majority:
             cause, fix = "; ".join(filter(None, (lacking, cause))), fix or f"on {host}: gpucheck doctor"
         else:
             worst, cause = siblings.worst_of(sure), siblings.slow_text(sure)
             fix = siblings.bench(host, worst.figure, "all" if worst.device == siblings.WHOLE else worst.device)
     elif state == "good":
         doubts = (
-            beside.modes.get(host),
+            comparison.modes.get(host),
             (f"{siblings.slow_text(slow)}; not certain", "check it again while it is idle") if slow else None,
             (lacking, f"on {host}: gpucheck doctor") if lacking else None,
-            beside.far.get(host),
-            beside.unmeasured.get(host),
+            comparison.far.get(host),
+            comparison.unmeasured.get(host),
         )
         if doubt := next(filter(None, doubts), None):
             state, (cause, fix) = "undecided", doubt
-    ratios = beside.ratios.get(host, {})
+    ratios = comparison.ratios.get(host, {})
     return FleetNode(host, state, document.step, cause, fix, document.attempt, len(document.devices), slow, ratios)
 
 
@@ -300,7 +300,7 @@ def _unnamed(
     return [FleetNode(f"(unnamed {number})", "undecided", "", cause, fix) for number, cause in enumerate(causes, 1)]
 
 
-def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[str, tuple[str, bool]]:
+def _fewer_devices(nodes: Mapping[str, NodeDocument], required: int | None) -> dict[str, tuple[str, bool]]:
     """Return nodes with fewer devices than usual for their GPU, and whether enough nodes agree to call that bad.
 
     Every node with another number than `--devices N` is bad; a document of an older gpucheck has no number of GPUs.
@@ -309,9 +309,9 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     """
     ended = {host: document for host, document in nodes.items() if document.exit is not None}
     gpus = {host: [device.name for device in row.devices if device.id != "cpu"] for host, row in ended.items()}
-    if must is not None:
+    if required is not None:
         numbers = {host: len(gpus[host]) if row.gpus is None else row.gpus for host, row in ended.items()}
-        return {host: (gpus_text(number, must), True) for host, number in numbers.items() if number != must}
+        return {host: (gpus_text(number, required), True) for host, number in numbers.items() if number != required}
     counts_of: dict[str, Counter[int]] = defaultdict(Counter)
     for host, document in ended.items():
         for model in {max(gpus[host], default=""), ""}:
@@ -331,8 +331,8 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     return fewer
 
 
-def gpus_text(count: int, must: int) -> str:
-    return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {must}"
+def gpus_text(count: int, required: int) -> str:
+    return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {required}"
 
 
 def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
@@ -365,7 +365,9 @@ def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
-def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: siblings.Beside) -> list[Finding]:
+def _verdict(
+    result: FleetResult, max_bad: float, proven: set[str], comparison: siblings.SiblingComparison
+) -> list[Finding]:
     """Return the finding of the first line, or none if no node could be checked, which is an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
@@ -392,7 +394,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         title = f"{len(out)} of {nodes_text(whole)} bad or silent: {named}"
         return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *suspect]
     if counts["good"] == whole:
-        alone = [row.host for row in result.nodes if row.host not in beside.compared]
+        alone = [row.host for row in result.nodes if row.host not in comparison.compared]
         if not alone:
             return [Finding("fleet.nodes", "pass", f"all {whole} nodes are good", "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
@@ -405,7 +407,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
     # A node that is far below only two or three others is not proven slow, and no reason to stop a job.
-    is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
+    is_far = all(row.cause == comparison.far.get(row.host, ("", ""))[0] for row in others)
     return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 
 

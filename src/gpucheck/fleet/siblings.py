@@ -31,7 +31,7 @@ _NORMAL = 1.4826
 # Of this many fleets without a slow device, at most one may have a device reported as slow, or as possibly slow.
 EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
 # `lowest` tests several values, so its error rate exceeds its level by up to half, by simulation.
-STEPS = 1.5
+ERROR_RATE_FACTOR = 1.5
 # The median of fewer devices on a node depends too much on the device itself.
 LEAST_DEVICES = 4
 # A comparison needs this many nodes of a model, because fewer do not show which one is slow.
@@ -42,7 +42,7 @@ LEAST_DISTANCE = 0.03
 Named = TypeVar("Named", str, int)
 
 
-def place(
+def slow_devices(
     members: Sequence[tuple[str, NodeFigure]], figures: int, label: str = ""
 ) -> tuple[float, float, dict[int, SlowDevice]]:
     """Return the centre (as a rate), the relative spread, and the slow devices of a model by their index.
@@ -52,7 +52,7 @@ def place(
     a rate that is not positive.
     """
     logs = [math.log(figure.rate) for _, figure in members]
-    by_node = runs.by(lambda index: members[index][0], range(len(members)))
+    by_node = runs.group_by(lambda index: members[index][0], range(len(members)))
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = {index: log - centre for index, log in enumerate(logs)}
     # A device is left out of the median it is compared with, because it would pull that median towards itself.
@@ -66,7 +66,7 @@ def place(
     is_fleet = len(by_node) >= LEAST_NODES
     # Some nodes vary more than others. Few nodes do not show how much, so the values of a node are tested alone.
     tested = [in_fleet, in_node] if is_fleet else [{index: logs[index] for index in own} for own in by_node.values()]
-    tests = STEPS * figures * (1 if is_fleet else len(by_node))
+    tests = ERROR_RATE_FACTOR * figures * (1 if is_fleet else len(by_node))
     placed: dict[int, SlowDevice] = {}
     for values in tested:
         for fleets, certain in ((EVEN_FLEETS_MAYBE, False), (EVEN_FLEETS, True)):
@@ -178,7 +178,7 @@ Doubt = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SiblingComparison:
     """The result of the comparison.
 
     `slow` has slow devices and nodes by host, and `ratios` each figure relative to the centre. `compared` are the hosts
@@ -196,7 +196,7 @@ class Beside:
     unmeasured: Mapping[str, Doubt]
 
 
-def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
+def compare_siblings(nodes: Mapping[str, NodeDocument]) -> SiblingComparison:
     """Compare every node and device in every figure with its siblings and with its part's peak."""
     whole, floors, impossible = _grouped(nodes)
     figures, modes, findings = _in_modes(whole)
@@ -213,7 +213,7 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     for key, by_host in figures.items():
         label = key[1]
         members = [(host, figure) for host, own in by_host.items() for figure in own]
-        centre, spread, placed = place(members, len(figures), label)
+        centre, spread, placed = slow_devices(members, len(figures), label)
         for host, own in by_host.items():  # A node may have two models with the same figure.
             lowest_rate = min(figure.rate for figure in own)
             ratios[host][label] = min(round(lowest_rate / centre, 4), ratios[host].get(label, math.inf))
@@ -238,7 +238,7 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     gpus = {host: _gpus(document) for host, document in nodes.items()}
     whole_hosts = frozenset(host for host, own in gpus.items() if own and all((host, id) in measured for id in own))
     far, unmeasured = _far_below(whole), _unmeasured(nodes, whole)
-    return Beside(slow, groups, ratios, findings, whole_hosts, modes, far, unmeasured)
+    return SiblingComparison(slow, groups, ratios, findings, whole_hosts, modes, far, unmeasured)
 
 
 def _gpus(document: NodeDocument) -> dict[str, str]:

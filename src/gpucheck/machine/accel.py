@@ -236,7 +236,7 @@ class Accel:
             wrong = _wrong_answer(self.device)
             self.synchronize()
         except RuntimeError as error:
-            device_lifetime.saw(error, self.id)
+            device_lifetime.record_error(error, self.id)
             return first_line_of(error)
         return wrong
 

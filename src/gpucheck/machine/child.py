@@ -227,7 +227,7 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers lines with lines, behind `child_protocol.Talk`. Raises Lost once it ended."""
+    """A long-lived child that answers lines with lines, for a `child_protocol.ChildSession`. Raises Lost once ended."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)

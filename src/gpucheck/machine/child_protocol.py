@@ -25,34 +25,36 @@ from gpucheck.machine.child import Ending as Ending
 from gpucheck.machine.child import How as How
 from gpucheck.machine.child import Lost as Lost
 
-Line = dict[str, Any]
-Start = Callable[[], LineChild]
+Message = dict[str, Any]
+StartChild = Callable[[], LineChild]
 
 
-class Heard(NamedTuple):
+class ChildOutput(NamedTuple):
     """All lines of a child that was run to its end, and its ending."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[Message, ...]
     ending: Ending
 
     @property
-    def merged(self) -> Line:
+    def merged(self) -> Message:
         """Return the lines as one object; later keys replace earlier ones."""
         return {name: value for line in self.lines for name, value in line.items()}
 
 
-def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cut: Cut | None = None) -> Heard:
+def run(
+    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cut: Cut | None = None
+) -> ChildOutput:
     """Run a child to its end, for at most `limit_s` seconds or until `cut`. Lines printed before then are kept."""
     try:
         result = child.run(argv, limit_s, env=env, cut=cut)
     except OSError as error:
-        return Heard((), Ending("unstarted", reason=error.strerror or str(error)))
+        return ChildOutput((), Ending("unstarted", reason=error.strerror or str(error)))
     return heard(result, limit_s, cut)
 
 
-def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
+def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> ChildOutput:
     lines = (line_of(text) for text in result.stdout.splitlines())
-    return Heard(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
+    return ChildOutput(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
 
 
 def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Ending:
@@ -62,7 +64,7 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
     return Ending(how_of(result.returncode), result.returncode, limit_s, "", result.stderr)
 
 
-def line_of(text: str) -> Line | None:
+def line_of(text: str) -> Message | None:
     """Return the object in a line; None if the line is not part of the protocol."""
     with contextlib.suppress(ValueError):
         line = json.loads(text)
@@ -71,14 +73,14 @@ def line_of(text: str) -> Line | None:
     return None
 
 
-class Talk(contextlib.AbstractContextManager["Talk"]):
+class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
     """A child that answers any number of requests. Every failure of the child is raised as Lost.
 
     The time limit of an answer begins with the request, or with the child's start if no request was sent. A late child
     is ended, because its answer would be taken for that of the next request.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartChild) -> None:
         """Start the child. Raises Lost if it cannot be started."""
         self._since = time.monotonic()
         try:
@@ -94,7 +96,7 @@ class Talk(contextlib.AbstractContextManager["Talk"]):
         self._since = time.monotonic()
         self._child.send(json.dumps(request))
 
-    def receive(self, timeout_s: float) -> Line | None:
+    def receive(self, timeout_s: float) -> Message | None:
         """Return the next line; None if none comes within `timeout_s`. Raises the errors that the child sent."""
         until = time.monotonic() + timeout_s
         line = None
@@ -114,7 +116,7 @@ class Talk(contextlib.AbstractContextManager["Talk"]):
         per_line: bool = False,
         each_s: float = math.inf,
         slow: tuple[float, Callable[[], object]] | None = None,
-    ) -> Iterator[Line]:
+    ) -> Iterator[Message]:
         """Yield the lines of the answer as they arrive; the last one has the key `end`.
 
         The limit applies to the whole answer, or with `per_line` to each line. `each_s` also limits the wait for every
@@ -141,7 +143,7 @@ class Talk(contextlib.AbstractContextManager["Talk"]):
             whole, own = self._since + limit_s, time.monotonic() + each_s
             until, limit = (own, each_s) if own < whole else (whole, limit_s)
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> Line:
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> Message:
         """Send a request and return its result: the last line of the answer."""
         self.send(request)
         *_, last = self.answer(limit_s)

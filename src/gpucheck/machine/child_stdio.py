@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpucheck.errors import GpucheckError
 
-Say = Callable[[dict[str, object]], None]
+Send = Callable[[dict[str, object]], None]
 
 
-def claim_stdout() -> Say:
+def claim_stdout() -> Send:
     """Return the function that sends an object on stdout. What libraries print from now on goes to stderr."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

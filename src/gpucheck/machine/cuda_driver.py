@@ -13,7 +13,7 @@ from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import claim_stdout, mapped_library
-from gpucheck.machine.nvml_fields import Refused
+from gpucheck.machine.nvml_fields import QueryRefused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
@@ -22,31 +22,31 @@ STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 SENSELESS = "libcuda's answer makes no sense"
 
 
-class Driver:
-    """The loaded library, whose functions are called by name. Errors are raised as Refused."""
+class LibCuda:
+    """The loaded library, whose functions are called by name. Errors are raised as QueryRefused."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     def code(self, function: str, *arguments: object) -> int:
-        """Return the function's CUresult. Raises Refused if this libcuda has no such function."""
+        """Return the function's CUresult. Raises QueryRefused if this libcuda has no such function."""
         try:
             call = getattr(self._library, function)
         except AttributeError:
-            raise Refused(f"this libcuda has no {function}") from None
+            raise QueryRefused(f"this libcuda has no {function}") from None
         return int(call(*arguments))
 
     def check(self, function: str, *arguments: object) -> None:
-        """Call the function. Raises Refused with libcuda's text for any result except success."""
+        """Call the function. Raises QueryRefused with libcuda's text for any result except success."""
         code = self.code(function, *arguments)
         if code:
-            raise Refused(f"{function} answers {code} ({self.words(code)})")
+            raise QueryRefused(f"{function} answers {code} ({self.words(code)})")
 
     def words(self, code: int) -> str:
         parts = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(QueryRefused):
                 if self.code(function, code, ctypes.byref(text)) == 0 and text.value:
                     parts.append(text.value.decode("utf-8", "replace"))
         return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
@@ -70,14 +70,14 @@ class Driver:
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def identity(driver: Driver, device: int) -> dict[str, object]:
+def identity(driver: LibCuda, device: int) -> dict[str, object]:
     """Return the UUID; for a MIG instance its own (by `cuDeviceGetUuid_v2`) and its GPU's (by `cuDeviceGetUuid`)."""
     card = instance = None
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(QueryRefused):
         card = driver.uuid("cuDeviceGetUuid", device)
     try:
         instance = driver.uuid("cuDeviceGetUuid_v2", device)
-    except Refused:
+    except QueryRefused:
         if card is None:
             raise
     if instance is None or card is None or instance == card:
@@ -89,16 +89,16 @@ def capability(major: int, minor: int) -> str:
     try:
         return fields.capability((major, minor))
     except ValueError as error:
-        raise Refused(f"{SENSELESS}: {error}") from error
+        raise QueryRefused(f"{SENSELESS}: {error}") from error
 
 
-def read_device(driver: Driver, index: int) -> dict[str, object]:
+def read_device(driver: LibCuda, index: int) -> dict[str, object]:
     """Return the fields of one device that libcuda gives without a context; each field is read separately."""
     fields_read: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
     unknown: dict[str, str] = {}
     try:
         device = driver.integer("cuDeviceGet", index)
-    except Refused as refused:
+    except QueryRefused as refused:
         return {"device": fields_read, "unknown": {"uuid": str(refused)}}
 
     def attribute(number: int) -> int:
@@ -118,9 +118,9 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
             value = read()
             parts = value if isinstance(value, dict) else {name: value}
             if not all(fields.is_plausible(part, answer) for part, answer in parts.items()):
-                raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
+                raise QueryRefused(f"{SENSELESS}: {str(value)[:40]!a}")
             fields_read |= parts
-        except Refused as refused:
+        except QueryRefused as refused:
             unknown["uuid" if name == "identity" else name] = str(refused)
     return {"device": fields_read, "unknown": unknown}
 
@@ -128,13 +128,13 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
 def main() -> int:
     say = claim_stdout()
     try:
-        driver = Driver(ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"))
+        driver = LibCuda(ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"))
     except OSError as error:
         say({"driver": {"error": f"libcuda cannot be loaded ({error})"}})
         say({"end": True})
         return 0
     loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(QueryRefused):
         version = driver.integer("cuDriverGetVersion")
         loaded["version"] = f"{version // 1000}.{version % 1000 // 10}"
     say({"driver": loaded})
@@ -145,8 +145,8 @@ def main() -> int:
         if not code:
             count = driver.integer("cuDeviceGetCount")
             if not fields.whole(count, 0, fields.MOST_DEVICES):
-                raise Refused(f"{SENSELESS}: {count}")
-    except Refused as refused:
+                raise QueryRefused(f"{SENSELESS}: {count}")
+    except QueryRefused as refused:
         say({"driver": {"error": str(refused)}})
     for index in range(count):
         say(read_device(driver, index))

@@ -19,7 +19,7 @@ from typing import NoReturn, Protocol, TypeVar
 _T = TypeVar("_T")
 
 
-class Waited(Protocol):
+class Waitable(Protocol):
     """The members of an `Accel` that this module and `watchdog` use."""
 
     @property
@@ -41,7 +41,7 @@ def own(thing: _T, device: str = _ANY) -> _T:
     return thing
 
 
-def settle(*devices: Waited, error: BaseException | None = None) -> None:
+def settle(*devices: Waitable, error: BaseException | None = None) -> None:
     """Wait for the devices. Unless that raises, release the objects owned for them, and those in frames of `error`."""
     for device in devices:
         try:
@@ -62,7 +62,7 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
         gc.unfreeze()
 
 
-def begin(device: Waited) -> None:
+def begin(device: Waitable) -> None:
     """Begin work on a device: release the objects that an earlier command in this process has left."""
     if _OWNED or _LOST:
         settle(device)
@@ -84,7 +84,7 @@ def _clear(error: BaseException) -> None:
             trace = trace.tb_next
 
 
-def saw(error: BaseException, device: str | None = None) -> bool:
+def record_error(error: BaseException, device: str | None = None) -> bool:
     """Record an error. Return whether the device may be lost by it: any error of the device counts until `settle`."""
     from gpucheck import messages  # imported late, because children must start fast and few have an error
 
@@ -150,7 +150,7 @@ def ending() -> Iterator[None]:
             leave(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
         raise
     except Exception as error:
-        if not saw(error) and not is_lost():
+        if not record_error(error) and not is_lost():
             raise
         import traceback
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from gpucheck.machine import host
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
-from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
+from gpucheck.machine.child_protocol import ChildSession, Ending, How, Lost, Message, StartChild
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -64,10 +64,10 @@ class DriverReading:
     devices: tuple[DeviceReading, ...] = ()
 
 
-def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
+def nvml_reading(lines: Sequence[Message], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
     """Return NVML's reading. `broken` is why its lines are incomplete; `by_nvml`: a call into NVML hung or crashed."""
     # A device whose last line is missing keeps its identity, with the reason why the rest is unknown.
-    driver: Line = {}
+    driver: Message = {}
     rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
     at: int | None = None
@@ -104,14 +104,14 @@ class LibraryReader:
         self,
         timeout_s: float | None = None,
         *,
-        start: Start | None = None,
+        start: StartChild | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
         self._timeout_s = timeout_s
         # This function is called with a sentence if NVML starts slowly.
         self._waiting = waiting
         self._start = start or (lambda: LineChild(python_argv(self.module)))
-        self._talk: Talk | None = None
+        self._talk: ChildSession | None = None
         self._asked = 0.0
         self._failed: str | None = f"{self.library} was not asked"
         self._how: How | None = None
@@ -121,7 +121,7 @@ class LibraryReader:
         self._asked, self._failed = time.monotonic(), None
         try:
             if self._talk is None:
-                self._talk = Talk(self._start)
+                self._talk = ChildSession(self._start)
             if self.request is not None:
                 self._talk.send({**self.request, **wanted})
         except Lost as lost:
@@ -129,12 +129,12 @@ class LibraryReader:
 
     def _answer(
         self, limit_s: float, each_s: float = math.inf, slow: Callable[[], object] | None = None
-    ) -> tuple[list[Line], str | None]:
+    ) -> tuple[list[Message], str | None]:
         """Return the lines of the answer, and the reason why they are incomplete, or None.
 
         `each_s` limits the wait for every later line. `slow` is called if the first line takes longer than `ANSWER_S`.
         """
-        lines: list[Line] = []
+        lines: list[Message] = []
         try:
             if self._failed is None and self._talk is not None:
                 for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):

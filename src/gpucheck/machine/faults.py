@@ -17,9 +17,9 @@ from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
 from gpucheck.machine import child_protocol, device_lifetime
 from gpucheck.machine.child import python_argv
-from gpucheck.machine.child_protocol import Heard
+from gpucheck.machine.child_protocol import ChildOutput
 from gpucheck.machine.child_stdio import claim_stdout
-from gpucheck.report.fault import Fault, Kind, first_line
+from gpucheck.report.fault import Fault, FaultKind, first_line
 
 # Importing torch from a cold disk takes up to a minute, and the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
@@ -41,7 +41,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     """Return the meaning of an exception of the command `where` on `device`. `ask` is called if that does not tell."""
     cause, raised, text = _telling(error)
     whose = cause and cause.whose
-    kind: Kind
+    kind: FaultKind
     fresh: str | None = None
     if isinstance(error, DeviceFailed):
         kind, device = "device", error.device or device
@@ -108,7 +108,7 @@ def fresh_process(device: str) -> str | None:
     return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
-def read(heard: Heard) -> str | None:
+def read(heard: ChildOutput) -> str | None:
     """Return the result of a fresh process. Full memory, or a device in exclusive use, proves nothing."""
     answer, ending = heard.merged, heard.ending
     if "ok" not in answer:

@@ -40,7 +40,7 @@ VARIABLES = (
     *("ZE_AFFINITY_MASK", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 )
 # The results of cuInit after which an empty list of devices can be trusted: success and CUDA_ERROR_NO_DEVICE.
-HONEST = (0, 100)
+RELIABLE_CUINIT = (0, 100)
 # The fields that only libcuda reports, and those that both libraries report.
 BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
 BY_BOTH = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
@@ -54,7 +54,7 @@ UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 
 
-class Around(NamedTuple):
+class MachineReading(NamedTuple):
     """The environment of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
@@ -68,7 +68,7 @@ class Around(NamedTuple):
 def join(
     nvml: DriverReading | None,
     cuda: DriverReading | None,
-    around: Around,
+    around: MachineReading,
     environment: Mapping[str, str],
     torch_read: TorchDevices | None = None,
 ) -> Facts:
@@ -158,7 +158,7 @@ def _why_not_shown(device: Device, cuda: DriverReading, mask: str | None, named:
     """Return why CUDA does not show the device; `named` are the devices that it should show."""
     if device.mig is not None and device.mig.enabled:
         return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
-    if cuda.code not in HONEST:
+    if cuda.code not in RELIABLE_CUINIT:
         return None  # libcuda shows no device at all, and its error says why
     if mask is not None and device.uuid not in named:
         return f"hidden by {MASK}={mask}"
@@ -166,7 +166,7 @@ def _why_not_shown(device: Device, cuda: DriverReading, mask: str | None, named:
 
 
 def _completed(
-    row: DeviceReading, cuda: DriverReading, around: Around, mask: str | None, named: Collection[object]
+    row: DeviceReading, cuda: DriverReading, around: MachineReading, mask: str | None, named: Collection[object]
 ) -> DeviceReading:
     device = row.device
     if device.state is None and device.cuda_index is None:
@@ -264,7 +264,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         self._torch: TorchBuild | None = None
         self._torch_devices: TorchDevices | None = None
         self._earlier = Earlier()
-        self._around: Around | None = None
+        self._around: MachineReading | None = None
         self._log: Log = (None, NO_GPU)
 
     def read(self) -> Facts:
@@ -297,7 +297,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         joined = join(self._with_names(nvml_read), self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
-    def _ask_readers(self) -> tuple[DriverReading | None, Around, Log]:
+    def _ask_readers(self) -> tuple[DriverReading | None, MachineReading, Log]:
         """Return NVML's answer, the environment and the kernel log. The children work while this process reads."""
         sleepers = () if self._wake or self._cuda is not None else host.sleeping(self._root)
         if sleepers or self._nvml is None:
@@ -314,12 +314,12 @@ class Inventory(AbstractContextManager["Inventory"]):
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         return nvml_read, around, log
 
-    def _read_here(self) -> tuple[Around, Log]:
+    def _read_here(self) -> tuple[MachineReading, Log]:
         self._torch = self._torch or installed_torch.read()
         root = self._root
         machine = host.read(root)
         gpus = machine.nvidia_pci_addresses
-        around = Around(
+        around = MachineReading(
             host=machine,
             cpu=host.cpu(),
             python=host.python(),

@@ -62,7 +62,7 @@ def detect(environment: Mapping[str, str]) -> Launch:
     return Launch("none")
 
 
-class Place(NamedTuple):
+class Rendezvous(NamedTuple):
     """The position of this process among the ranks, and the address at which they meet."""
 
     rank: int
@@ -83,7 +83,7 @@ _PLACES = (
 )
 
 
-def place(environment: Mapping[str, str]) -> Place | None:
+def place(environment: Mapping[str, str]) -> Rendezvous | None:
     """Return the place of this process; None if it is the only rank. Raises UsageError without an address to meet."""
     for names in _PLACES:
         rank, world, local = (_number(environment, name) for name in names)
@@ -95,7 +95,7 @@ def place(environment: Mapping[str, str]) -> Place | None:
         if host is None:
             why, fix = "MASTER_ADDR is not set, and the launcher lists no nodes", "set MASTER_ADDR for every rank"
             raise UsageError(f"rank {rank} of {world} does not know the host of rank 0", why, fix)
-        return Place(
+        return Rendezvous(
             rank,
             world,
             rank if local is None else local,

@@ -108,7 +108,7 @@ def is_plausible(name: str, value: Any) -> bool:
     return is_number and (-MOST["celsius"] if name.endswith("celsius") else 0) <= value <= most
 
 
-class Refused(Exception):
+class QueryRefused(Exception):
     """A query without a value: the reason ("" if NVML's code tells), and NVML's return code if it refused."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
@@ -136,15 +136,15 @@ def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int
 
 
 def number(answer: Any, kind: str) -> int:
-    """Return one of several values of a call. Raises Refused."""
+    """Return one of several values of a call. Raises QueryRefused."""
     check(answer)
     return int(getattr(answer.value, kind))
 
 
 def check(answer: Any) -> None:
-    """Raise Refused if NVML returned a code for one of several values, and ValueError if that is no integer."""
+    """Raise QueryRefused if NVML returned a code for one of several values, and ValueError if that is no integer."""
     if answer.nvmlReturn:
-        raise Refused("", operator.index(answer.nvmlReturn))
+        raise QueryRefused("", operator.index(answer.nvmlReturn))
 
 
 def _hertz(name: str, function: str, domain: int) -> Field:
@@ -159,7 +159,7 @@ def _flag(name: str, function: str, place: int | None = None) -> Field:
 def _watts(name: str, function: str) -> Field:
     def convert(milliwatts: int) -> float:
         if name != "power_w" and milliwatts == 0:
-            raise Refused("NVML returns 0 W, which is not a limit")
+            raise QueryRefused("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
     return _row(name, function, convert=convert)
@@ -200,7 +200,7 @@ def clock_reasons(bits: int) -> dict[str, object]:
 def lanes(value: int) -> int:
     """Return the width of a link. A virtual machine's port may report none: 0, or all bits set (63)."""
     if value in (0, 63):
-        raise Refused("", NOT_SUPPORTED)
+        raise QueryRefused("", NOT_SUPPORTED)
     if value not in WIDTHS:
         raise ValueError(value)
     return value
@@ -223,7 +223,7 @@ def decoded(text: str | bytes) -> str:
 def window_bytes(memory: Any) -> int:
     """Return the size of BAR1, the host's window to GPU memory. A GPU without one reports 0."""
     if memory.bar1Total == 0:
-        raise Refused("NVML returns 0 bytes")
+        raise QueryRefused("NVML returns 0 bytes")
     return int(memory.bar1Total)
 
 
@@ -241,7 +241,7 @@ def c2c_rate(values: Any) -> float:
     active = [speed for status, speed, _ in pairs if not status.nvmlReturn and status.value.uiVal == 1]
     speeds = [speed.value.uiVal * 1e6 for speed in active if not speed.nvmlReturn]
     if not speeds:
-        raise Refused("NVML names no active NVLink-C2C link")
+        raise QueryRefused("NVML names no active NVLink-C2C link")
     return float(sum(speeds))
 
 
@@ -370,39 +370,39 @@ def applies(reason: str) -> bool:
     return reason not in absent and not reason.startswith(NO_SUCH_CALL)
 
 
-def refusal(pynvml: Any, code: int) -> Refused:
-    return Refused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
+def refusal(pynvml: Any, code: int) -> QueryRefused:
+    return QueryRefused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
 
 def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
-    """Call a function of nvidia-ml-py. Raises Refused for everything except an answer."""
+    """Call a function of nvidia-ml-py. Raises QueryRefused for everything except an answer."""
     function_of = getattr(pynvml, function, None)
     if function_of is None:
-        raise Refused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
+        raise QueryRefused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
     try:
         return function_of(*arguments, **named)
     except pynvml.NVMLError as error:
         raise refusal(pynvml, error.value) from error
     except UnicodeDecodeError as error:
-        raise Refused("NVML's text cannot be read") from error
+        raise QueryRefused("NVML's text cannot be read") from error
 
 
 def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
-    """Return a struct of nvidia-ml-py that one of its functions has filled. Raises Refused."""
+    """Return a struct of nvidia-ml-py that one of its functions has filled. Raises QueryRefused."""
     made = getattr(pynvml, struct, None)
     if made is None:
-        raise Refused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
+        raise QueryRefused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
     info = made()
     call(pynvml, function, handle, byref(info))
     return info
 
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
-    """Return the field's value. Raises Refused, also for an impossible value, and the converter's errors."""
+    """Return the field's value. Raises QueryRefused, also for an impossible value, and the converter's errors."""
     for function in field.functions:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
-        except Refused as refused:
+        except QueryRefused as refused:
             if refused.code != FUNCTION_NOT_FOUND or function == field.functions[-1]:
                 raise
     return None
@@ -410,18 +410,18 @@ def ask(pynvml: Any, handle: Any, field: Field) -> Any:
 
 def checked(name: str, value: Any) -> Any:
     if not is_plausible(name, value):
-        raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
+        raise QueryRefused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 
 
-class Row:
+class DeviceFields:
     """The data of one device so far: its fields, and the reasons why others are unknown."""
 
     def __init__(self, **known: object) -> None:
         self.device: dict[str, Any] = {"kind": "cuda", **known}
         self.unknown: dict[str, str] = {}
 
-    def refuse(self, name: str, refused: Refused) -> None:
+    def refuse(self, name: str, refused: QueryRefused) -> None:
         """Record why the field has no value. Some reasons also set the device's state, such as lost."""
         self.unknown[name] = refused.reason
         state = STATES.get(refused.code or 0)
@@ -441,10 +441,10 @@ class Row:
         """Return the answer to a query; None if it was refused, with the reason recorded."""
         try:
             return question()
-        except Refused as refused:
+        except QueryRefused as refused:
             self.refuse(name, refused if refused.reason else refusal(pynvml, refused.code or 0))
         except MISSHAPEN:
-            self.refuse(name, Refused(SENSELESS))
+            self.refuse(name, QueryRefused(SENSELESS))
         return None
 
     def read(self, pynvml: Any, handle: Any, table: tuple[Field, ...]) -> None:

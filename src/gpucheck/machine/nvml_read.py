@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
-from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
-from gpucheck.machine.nvml_fields import MISSHAPEN, SENSELESS, Refused, Row, call, checked
+from gpucheck.machine.child_stdio import Send, claim_stdout, mapped_library, requests
+from gpucheck.machine.nvml_fields import MISSHAPEN, SENSELESS, DeviceFields, QueryRefused, call, checked
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 
@@ -34,7 +34,7 @@ def start(pynvml: Any) -> dict[str, Any]:
     code, error = 0, None
     try:
         call(pynvml, "nvmlInit")
-    except Refused as refused:
+    except QueryRefused as refused:
         code = refused.code or 999
         # NVML's own text is what people search for.
         error = str(pynvml.NVMLError(code)).rstrip(".")
@@ -60,31 +60,31 @@ def system(pynvml: Any) -> dict[str, Any]:
         ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
         ("cuda_version", lambda: _cuda_version(call(pynvml, "nvmlSystemGetCudaDriverVersion_v2"))),
     ):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(QueryRefused):
             versions[name] = ask()
     return versions
 
 
 def _cuda_version(value: Any) -> str:
     if not fields.whole(value, 1000, 999_999):
-        raise Refused(SENSELESS)
+        raise QueryRefused(SENSELESS)
     return f"{value // 1000}.{value % 1000 // 10}"
 
 
 def count(pynvml: Any) -> int:
     counted = call(pynvml, "nvmlDeviceGetCount")
     if not fields.whole(counted, 0, fields.MOST_DEVICES):
-        raise Refused(f"{SENSELESS}: {counted!r}")
+        raise QueryRefused(f"{SENSELESS}: {counted!r}")
     return int(counted)
 
 
-def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
+def identify(pynvml: Any, counted: int) -> Iterator[tuple[DeviceFields, Any]]:
     """Yield a row for each device that NVML counts, with its handle; None if NVML returns no handle."""
     for index in range(counted):
-        row = Row(nvml_index=index)
+        row = DeviceFields(nvml_index=index)
         try:
             handle = call(pynvml, "nvmlDeviceGetHandleByIndex", index)
-        except Refused as refused:
+        except QueryRefused as refused:
             row.refuse("*", refused)
             if refused.code == fields.NO_PERMISSION:
                 # NVML also counts devices that the container or the scheduler makes inaccessible.
@@ -96,14 +96,14 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
         yield row, handle
 
 
-def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
+def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     """Read memory by the call's second version, which counts the driver's reserved memory separately, or the first."""
     try:
         source, memory = "nvml v2", call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
-    except Refused as second:
+    except QueryRefused as second:
         try:
             source, memory = "nvml v1", call(pynvml, "nvmlDeviceGetMemoryInfo", handle)
-        except Refused:
+        except QueryRefused:
             for name in fields.MEMORY:
                 row.refuse(name, second)
             return
@@ -123,7 +123,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
                 row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
                 row.put(name, value)
-        except Refused as refused:
+        except QueryRefused as refused:
             row.refuse(name, refused)
 
 
@@ -137,20 +137,20 @@ SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm
 
 
 def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """Return the errors of the on-chip memory, and whether they exceed NVIDIA's threshold. Raises Refused."""
+    """Return the errors of the on-chip memory, and whether they exceed NVIDIA's threshold. Raises QueryRefused."""
     try:
         status = fields.filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
-    except Refused as refused:
-        raise Refused(fields.OTHER_STRUCT) if refused.code == fields.STRUCT_MISMATCH else refused from refused
+    except QueryRefused as refused:
+        raise QueryRefused(fields.OTHER_STRUCT) if refused.code == fields.STRUCT_MISMATCH else refused from refused
     counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
     counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
     counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
     if not fields.is_plausible(fields.SRAM, counts):
-        raise Refused(SENSELESS)
+        raise QueryRefused(SENSELESS)
     return counts
 
 
-def without_ecc(row: Row) -> None:
+def without_ecc(row: DeviceFields) -> None:
     """Mark the error counts as unknown if ECC is off, because the counters are then inactive."""
     ecc = row.device.get("ecc") or {}
     if ecc.get("enabled") is not False:
@@ -163,7 +163,7 @@ def without_ecc(row: Row) -> None:
         row.unknown[fields.SRAM] = fields.ECC_OFF
 
 
-def read_details(pynvml: Any, handle: Any, row: Row) -> None:
+def read_details(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     row.read(pynvml, handle, fields.DETAILS)
     # All children on the machine share this clock, so differences of counters can be timed.
     row.put("read_at_s", time.monotonic())
@@ -173,13 +173,13 @@ def read_details(pynvml: Any, handle: Any, row: Row) -> None:
     read_memory(pynvml, handle, row)
 
 
-def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
+def read_processes(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     """Read compute and graphics processes; a process of both kinds is listed once."""
     by_pid: dict[int, dict[str, Any]] = {}
     for kind, function in PROCESS_CALLS.items():
         try:
             listed = _process_list(pynvml, handle, function, row.device.get("memory_total_bytes"))
-        except Refused as refused:
+        except QueryRefused as refused:
             if kind == "compute" or refused.code not in (3, fields.FUNCTION_NOT_FOUND):
                 row.refuse("processes", refused)
                 return
@@ -194,13 +194,13 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     row.put("processes", list(by_pid.values()))
 
 
-def is_much(row: Row) -> bool:
+def is_much(row: DeviceFields) -> bool:
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
     is_exact = row.device.get("memory_source") == "nvml v2"
     return bool(used and total and is_exact and fields.unclaimed_counts(used, total))
 
 
-def sum_processes(row: Row) -> None:
+def sum_processes(row: DeviceFields) -> None:
     """Sum the memory of the listed processes. The sum is unknown in MIG mode, or if a process has no figure."""
     listed, divided = row.device.get("processes"), (row.device.get("mig") or {}).get("enabled")
     sizes = [process["used_memory_bytes"] for process in listed or ()]
@@ -215,47 +215,47 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
         samples = call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us)
         newest_last = sorted(samples, key=lambda sample: sample.timeStamp)
         return {sample.pid: float(sample.smUtil) for sample in newest_last if fields.whole(sample.smUtil, 0, 100)}
-    except (Refused, *MISSHAPEN):
+    except (QueryRefused, *MISSHAPEN):
         return {}
 
 
 def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | None) -> list[Any]:
-    """Return the processes of one kind. Raises Refused, also for a list that some R535 drivers scramble."""
+    """Return the processes of one kind. Raises QueryRefused, also for a list that some R535 drivers scramble."""
     listed: list[Any] = call(pynvml, function, handle)
     most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
     try:
         for process in listed:
             used = 0 if process.usedGpuMemory is None else process.usedGpuMemory
             if not (fields.whole(process.pid, 1, fields.LARGEST_PID) and fields.whole(used, 0, most)):
-                raise Refused(f"NVML's list of processes is garbled (it holds PID {process.pid})")
+                raise QueryRefused(f"NVML's list of processes is garbled (it holds PID {process.pid})")
     except MISSHAPEN as error:
-        raise Refused("NVML's list of processes is garbled") from error
+        raise QueryRefused("NVML's list of processes is garbled") from error
     return listed
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
-    """Return the handles of a GPU's MIG instances. Raises Refused if NVML does not count them."""
+    """Return the handles of a GPU's MIG instances. Raises QueryRefused if NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
     if not fields.whole(slots, 0, fields.MOST_INSTANCES):
-        raise Refused(f"{SENSELESS}: {slots!r}")
+        raise QueryRefused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
-        with contextlib.suppress(Refused):  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
+        with contextlib.suppress(QueryRefused):  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
             yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
 
 
-def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
+def read_instances(pynvml: Any, handle: Any, card: DeviceFields, with_processes: bool) -> list[DeviceFields]:
     """Return a row for each MIG instance of a GPU: its name, memory and processes. All other fields are the GPU's."""
-    rows: list[Row] = []
+    rows: list[DeviceFields] = []
     mig = card.device.get("mig")
     if not mig or not mig["enabled"]:
         return rows
     try:
         listed = list(instances(pynvml, handle))
-    except Refused as refused:
+    except QueryRefused as refused:
         card.refuse("mig/instances", refused)
         return rows
     for instance in listed:
-        row = Row(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
+        row = DeviceFields(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
         read_memory(pynvml, instance, row)
         if with_processes:
@@ -287,7 +287,7 @@ FABRIC_HEALTH = {0: "degraded_bandwidth", 2: "route_recovery", 4: "route_unhealt
 INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
 
 
-def read_links(pynvml: Any, handle: Any, row: Row) -> None:
+def read_links(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     if (fabric := row.answer(pynvml, "fabric", lambda: _fabric(pynvml, handle))) is not None:
         row.put("fabric", fabric)
     count = row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))
@@ -299,18 +299,18 @@ def _link_count(pynvml: Any, handle: Any) -> int:
     (answer,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
     counted = fields.number(answer, "uiVal")
     if not fields.whole(counted, 0, fields.MOST_LINKS):
-        raise Refused(f"{SENSELESS}: '{counted}'")
+        raise QueryRefused(f"{SENSELESS}: '{counted}'")
     return counted
 
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """Return the state of the GPU's fabric. Raises Refused, also if the GPU belongs to no fabric."""
+    """Return the state of the GPU's fabric. Raises QueryRefused, also if the GPU belongs to no fabric."""
     info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
         raise fields.refusal(pynvml, fields.NOT_SUPPORTED)
     state = FABRIC_STATES.get(info.state)
     if state is None:
-        raise Refused(f"{SENSELESS}: state {info.state}")
+        raise QueryRefused(f"{SENSELESS}: state {info.state}")
     mask = info.healthMask
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
@@ -320,7 +320,7 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     return {"state": state, "error": error, "problems": problems}
 
 
-def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
+def _link(pynvml: Any, handle: Any, number: int, row: DeviceFields) -> dict[str, Any]:
     own = f"nvlinks/{number}"
     active = row.answer(
         pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, "nvmlDeviceGetNvLinkState", handle, number))
@@ -343,16 +343,16 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     return {"link": number, "active": active, "errors": errors}
 
 
-def answer(pynvml: Any, started: dict[str, Any], say: Say, *, processes: bool = False, links: bool = False) -> None:
+def answer(pynvml: Any, started: dict[str, Any], say: Send, *, processes: bool = False, links: bool = False) -> None:
     """Read everything once and print it; the readings that take many calls come last."""
     driver = {**started, **system(pynvml)}
     counted = 0
     try:
         counted = count(pynvml)
-    except Refused as refused:
+    except QueryRefused as refused:
         driver["error"] = f"NVML cannot count its devices: {refused.reason}"
     say({"driver": driver, "count": counted, "at": 0})
-    rows: list[tuple[Row, Any]] = []
+    rows: list[tuple[DeviceFields, Any]] = []
     for row, handle in identify(pynvml, counted):
         # The devices are read one by one: if NVML hangs, it hangs at the device that was begun last.
         say({**row.line(len(rows), lacks=() if handle is None else ("*",)), "at": len(rows) + 1})

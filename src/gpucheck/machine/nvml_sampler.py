@@ -16,7 +16,7 @@ from typing import Any
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine import nvml_read as read
 from gpucheck.machine.child_stdio import claim_stdout, requests
-from gpucheck.machine.nvml_fields import Refused, Row, call
+from gpucheck.machine.nvml_fields import DeviceFields, QueryRefused, call
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb the measurement.
 INTERVAL_S = 0.05
@@ -43,7 +43,7 @@ class Sampler:
         self._unknown = {ENERGY.name: NOT_OF_INSTANCES} if is_instance else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []
-        self._once = Row()
+        self._once = DeviceFields()
         self._once.read(pynvml, handle, ONCE)
 
     def run(self) -> None:
@@ -61,7 +61,7 @@ class Sampler:
     def sample(self) -> dict[str, Any]:
         """Take one reading; its time is the middle of the calls, on the clock of `Accel.host_now`."""
         began = time.perf_counter()
-        row = Row()
+        row = DeviceFields()
         row.read(self._pynvml, self._handle, self._fields)
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
         at_s = (began + time.perf_counter()) / 2
@@ -76,17 +76,17 @@ class Sampler:
 
 
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
-    """Return the handle of the GPU with this UUID or MIG instance, and whether it is an instance. Raises Refused."""
+    """Return the handle of the GPU or MIG instance with this UUID, and which of both it is. Raises QueryRefused."""
     listed = read.identify(pynvml, read.count(pynvml))
     cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
     for known, handle in cards:
         if known == uuid:
             return handle, False
     for _, handle in cards:
-        with contextlib.suppress(Refused):  # the GPU does not support MIG
+        with contextlib.suppress(QueryRefused):  # the GPU does not support MIG
             if any(call(pynvml, "nvmlDeviceGetUUID", instance) == uuid for instance in read.instances(pynvml, handle)):
                 return handle, True
-    raise Refused(f"NVML lists no device {uuid}")
+    raise QueryRefused(f"NVML lists no device {uuid}")
 
 
 def main() -> int:
@@ -100,10 +100,10 @@ def main() -> int:
     try:
         started = read.start(pynvml)
         if started["code"]:
-            raise Refused(str(started["error"]))
+            raise QueryRefused(str(started["error"]))
         handle, is_instance = find(pynvml, sys.argv[1])
         sampler = Sampler(pynvml, handle, is_instance=is_instance, busy="busy" in sys.argv[2:])
-    except Refused as refused:
+    except QueryRefused as refused:
         say({"error": refused.reason, "end": True})
         return 0
     # A daemon thread: a call into a wedged driver must not keep the process alive.

@@ -26,7 +26,7 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
-class Refused(ValueError):
+class InvalidFile(ValueError):
     """A file that gpucheck did not write, and the reason."""
 
 
@@ -43,19 +43,19 @@ OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
 
 
 def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return the bytes of a regular file. Raises OSError, and Refused for other files and above `most_bytes`."""
+    """Return the bytes of a regular file. Raises OSError, and InvalidFile for other files and above `most_bytes`."""
     with opened(path) as file:
         # A file may grow while it is read.
         size = os.fstat(file.fileno()).st_size
         data = b"" if size > most_bytes else file.read(most_bytes + 1)
     if max(size, len(data)) > most_bytes:
-        raise Refused(f"larger than {units.capacity(most_bytes)}")
+        raise InvalidFile(f"larger than {units.capacity(most_bytes)}")
     return data
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
-    """Open a regular file. Raises OSError, and Refused for any other file, and without `links` for a symbolic link."""
+    """Open a regular file. Raises OSError, and InvalidFile for any other, and without `links` for a symbolic link."""
     # Opening may block (a pipe) or have an effect (a tape, a watchdog).
     check_kind(os.stat(path, follow_symlinks=links))
     # The path may have been replaced in between.
@@ -66,40 +66,40 @@ def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Bina
 
 
 def check_kind(known: os.stat_result) -> None:
-    """Raise Refused unless this is a regular file with content."""
+    """Raise InvalidFile unless this is a regular file with content."""
     if not stat.S_ISREG(known.st_mode):
         kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
-        raise Refused(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
+        raise InvalidFile(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
     # Files of /proc and /sys have no size. Reading one may block, or consume what other processes wait for.
     if not known.st_size:
-        raise Refused("empty, or a file of the kernel")
+        raise InvalidFile("empty, or a file of the kernel")
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of UTF-8 or UTF-16 (PowerShell's), with or without a byte order mark. Raises Refused."""
+    """Return the text of UTF-8 or UTF-16 (PowerShell's), with or without a byte order mark. Raises InvalidFile."""
     try:
         return data.decode(json.detect_encoding(data))
     except UnicodeDecodeError as error:
-        raise Refused("truncated, or no text") from error
+        raise InvalidFile("truncated, or no text") from error
 
 
 def parsed(data: bytes, bound: Bound) -> Any:
     if len(data) > bound.size_bytes:
-        raise Refused(f"larger than {units.capacity(bound.size_bytes)}")
+        raise InvalidFile(f"larger than {units.capacity(bound.size_bytes)}")
     text = decoded(data)
     plain = text.encode()
     if b"0" * MOST_DIGITS in plain.translate(_TO_ZERO):
-        raise Refused(f"truncated, or not JSON: a number of {MOST_DIGITS} digits or more")
+        raise InvalidFile(f"truncated, or not JSON: a number of {MOST_DIGITS} digits or more")
     if sum(map(plain.count, (b",", b"[", b"{"))) + plain.count(b'"') // 4 > bound.values:
-        raise Refused(f"more than {bound.values} values")
+        raise InvalidFile(f"more than {bound.values} values")
     if _depth(plain) > bound.depth:
-        raise Refused("nested too deeply")
+        raise InvalidFile("nested too deeply")
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except Refused:
+    except InvalidFile:
         raise
     except (ValueError, RecursionError) as error:
-        raise Refused("truncated, or not JSON") from error
+        raise InvalidFile("truncated, or not JSON") from error
 
 
 def _depth(data: bytes) -> int:
@@ -113,12 +113,12 @@ def _depth(data: bytes) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise Refused("duplicate key")
+        raise InvalidFile("duplicate key")
     return made
 
 
 def _no_constant(text: str) -> Any:
-    raise Refused(f"{text} is not a JSON number")
+    raise InvalidFile(f"{text} is not a JSON number")
 
 
 _FIX = "use a file written by `gpucheck … --output FILE.json`"
@@ -130,7 +130,7 @@ def load(path: str) -> Report:
         data = parsed(content(path, OF_REPORT.size_bytes), OF_REPORT)
     except OSError as error:
         raise UsageError(f"{path!r} cannot be read", error.strerror or str(error), _FIX) from error
-    except Refused as error:
+    except InvalidFile as error:
         raise UsageError(f"{path!r} is not a JSON document", str(error), _FIX) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from gpucheck.errors import UsageError
 from gpucheck.machine import child, child_protocol, kernel_driver
 from gpucheck.machine.child import Cut
-from gpucheck.machine.child_protocol import Ending, Heard, Line
+from gpucheck.machine.child_protocol import ChildOutput, Ending, Message
 from gpucheck.machine.host import ROOT, PciDevice, first_line, names_in, pci_devices, text_of
 from gpucheck.report.codec import from_json
 
@@ -126,7 +126,7 @@ for path in sys.argv[1:]:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceNode:
     """A device node. `error` is the errno of opening it: 0 for success, ETIMEDOUT if it hangs, None if not tried."""
 
     path: str
@@ -151,7 +151,7 @@ class Stack:
     modules: frozenset[str] | None = None
     built_for: tuple[str, ...] | None = None
     running: str | None = None
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
     libraries: tuple[Library, ...] = ()
     path_folders: Mapping[str, str] = field(default_factory=dict)
     path_libraries: tuple[Library, ...] = ()
@@ -170,7 +170,7 @@ class Stack:
         # Their PCI class is a bridge device.
         return sum((device.class_code or "").startswith("0x0680") for device in self.devices or ())
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> DeviceNode | None:
         return next((node for node in self.nodes if node.path == path), None)
 
 
@@ -216,11 +216,11 @@ def _built_for(root: Path) -> tuple[str, ...] | None:
     return tuple(f.name for f in folders if any(True for place in MODULE_PLACES for _ in f.glob(f"{place}/nvidia.ko*")))
 
 
-def _nodes(root: Path) -> tuple[Node, ...]:
+def _nodes(root: Path) -> tuple[DeviceNode, ...]:
     """Return the driver's device nodes and WSL's. A control group's refusal shows only when a node is opened."""
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
     places = {f"/dev/{name}": root / "dev" / name for name in names}
-    nodes = [Node(path, os.access(at, os.R_OK), os.access(at, os.W_OK)) for path, at in places.items()]
+    nodes = [DeviceNode(path, os.access(at, os.R_OK), os.access(at, os.W_OK)) for path, at in places.items()]
     tried = [node.path for node in nodes if node.path in OPENED and node.readable and node.writable]
     errors = dict(zip(tried, opened([str(places[path]) for path in tried]), strict=True))
     return tuple(replace(node, error=errors.get(node.path)) for node in nodes)
@@ -372,12 +372,12 @@ def probe(
     return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
-def said(lines: Sequence[Line]) -> Line:
+def said(lines: Sequence[Message]) -> Message:
     """Return the merged lines that the probe printed, by their mark: a start-up file may print anything."""
     return {name: value for line in lines if line.get("gpucheck") for name, value in line.items() if name != "gpucheck"}
 
 
-def read_torch(heard: Heard) -> TorchProbe:
+def read_torch(heard: ChildOutput) -> TorchProbe:
     """Return the report from the child's lines, which has the steps before a crash."""
     report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
     if report.stage == "end":

@@ -186,7 +186,7 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def watching(accel: device_lifetime.Waited, where: str) -> contextlib.AbstractContextManager[None]:
+def watching(accel: device_lifetime.Waitable, where: str) -> contextlib.AbstractContextManager[None]:
     return _watched(Watched(accel.id, where, SILENT_S, accel.synchronize))
 
 

@@ -102,7 +102,7 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 
 
-def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
+def group_by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
     """Group the items by their key. Groups and items keep the order of `items`."""
     groups: dict[_K, list[_T]] = {}
     for item in items:
@@ -123,7 +123,7 @@ def merge(reports: Sequence[Report]) -> Report:
     ]
     if searches and len(reports) > 1:
         results["bench_matmul_search"] = tuple(searches)
-    of_parts = by(lambda part: (part.id, part.device), (part for report in reports for part in report.parts))
+    of_parts = group_by(lambda part: (part.id, part.device), (part for report in reports for part in report.parts))
     skips = {(skip.id, skip.device, skip.title): skip for report in reports for skip in report.skips}
     return replace(
         reports[0],
@@ -144,7 +144,7 @@ def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
         method = replace(row.method, details={})
         return json.dumps(to_json([row.name, row.device, row.case, row.work, method]), sort_keys=True)
 
-    return tuple(map(_merged, by(key, (row for report in reports for row in report.measurements)).values()))
+    return tuple(map(_merged, group_by(key, (row for report in reports for row in report.measurements)).values()))
 
 
 def _merged(rows: Sequence[Measurement]) -> Measurement:

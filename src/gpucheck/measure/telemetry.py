@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Ending, Lost, Talk
+from gpucheck.machine.child_protocol import ChildSession, Ending, Lost
 from gpucheck.machine.driver_reads import nvml_timeout_s
 from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run
@@ -27,7 +27,7 @@ ENERGY_SPAN_S = 2.0
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # nvml.h: this reason "may be also reported during PState or clock change", so a single reading of it proves nothing.
-FLASHES = "hw_slowdown"
+BRIEF_REASON = "hw_slowdown"
 # This reason is normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
 # A clock setting counts only if the clock is really lower than its maximum.
@@ -48,13 +48,13 @@ class Watch:
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = "NVML is asked by UUID, and this device has none" if uuid is None else ""
-        self._talk: Talk | None = None
+        self._talk: ChildSession | None = None
         self._last: Sample | None = None
         if uuid is None:
             return
         try:
             argv = python_argv("gpucheck.machine.nvml_sampler", uuid)
-            self._talk = Talk(lambda: LineChild(argv) if start is None else start(uuid))
+            self._talk = ChildSession(lambda: LineChild(argv) if start is None else start(uuid))
             (answer,) = self._talk.answer(nvml_timeout_s())
             if "error" in answer:
                 self._fail(answer["error"])
@@ -156,10 +156,10 @@ def power_w(inside: Sequence[Sample]) -> float | None:
 
 
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:
-    """Return the reasons for a lower clock in any reading. FLASHES counts only if two consecutive readings have it."""
+    """Return the reasons for a lower clock in any reading. BRIEF_REASON counts only in two consecutive readings."""
     readings = [set((sample.get("clock_reasons") or {}).get("names", ())) for sample in inside]
-    lasting = any(FLASHES in reading and FLASHES in later for reading, later in itertools.pairwise(readings))
-    return sorted(set().union(*readings) - (set() if lasting else {FLASHES}))
+    lasting = any(BRIEF_REASON in reading and BRIEF_REASON in later for reading, later in itertools.pairwise(readings))
+    return sorted(set().union(*readings) - (set() if lasting else {BRIEF_REASON}))
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Work:
     prepare: Callable[[int, int], None] | None = None
 
 
-Mode = Literal["unheld", "held", "launch-bound"]
+TimerMode = Literal["unheld", "held", "launch-bound"]
 
 # An event's resolution (CUDA's documentation of cudaEventElapsedTime): 0.05 % of the shortest full window.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
@@ -138,7 +138,7 @@ class Launcher:
     timer: Timer
     work: Work
     cost: Cost
-    mode: Mode = "unheld"
+    mode: TimerMode = "unheld"
     calls: int = 1
     hold_s: float = 0.0
     queue_full: bool = False
@@ -249,11 +249,11 @@ def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
 Clock = Literal["device events", "host"]
 # The start and the length of a window, in seconds.
 Span = tuple[float, float]
-Launch = Literal["held", "unheld", "host"]
+LaunchMethod = Literal["held", "unheld", "host"]
 
 # The interval is checked only at these numbers of samples: checked at each, it would eventually be narrow by chance.
 # The first check is at 20, because percentiles need 20 samples; the budget ends a row that has no time for 20.
-LOOKS = (20, 40, 80, 160, 320)
+CHECKED_AT = (20, 40, 80, 160, 320)
 # A row with fewer samples than this is flagged `few-samples`.
 WANTED_SAMPLES = 10
 # The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
@@ -287,7 +287,7 @@ class Timed:
 
     run: Run
     clock: Clock
-    launch: Launch
+    launch: LaunchMethod
     flags: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     telemetry: dict[str, Any] | None = None
@@ -311,7 +311,7 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
 
     if clock == "host":
         calls, flags = _on_host_clock(timer, work, about_s, windows, is_done, details)
-        launch: Launch = "host"
+        launch: LaunchMethod = "host"
     else:
         launcher = Launcher(timer, work, calibrate(timer, work.call, about_s))
         flags = _on_device_clock(launcher, windows, is_done, details)
@@ -335,9 +335,9 @@ def enough(
     lengths: Sequence[float], now_s: float, deadline_s: float, precision: float, earliest_s: float = 0.0
 ) -> bool:
     """Return whether there are enough windows: time is over, the maximum was taken, or their interval is narrow."""
-    if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
+    if lengths and (now_s >= deadline_s or len(lengths) >= CHECKED_AT[-1]):
         return True
-    interval = stats.interval(lengths) if len(lengths) in LOOKS and now_s >= earliest_s else None
+    interval = stats.interval(lengths) if len(lengths) in CHECKED_AT and now_s >= earliest_s else None
     if interval is None or interval.autocorrelated:
         return False
     return interval.high - interval.low <= precision * interval.low
@@ -467,10 +467,10 @@ Done = TypeVar("Done")
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
     """Take a row's samples while the device is watched. `threads` is how many host cores the work would use."""
     timed, used = with_cores_of_others(watch, take)
-    return beside(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
+    return with_telemetry(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
-def beside(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | None, why_not: str) -> Timed:
+def with_telemetry(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | None, why_not: str) -> Timed:
     """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used.cores, **({"no_telemetry_because": why_not} if summary is None else {})}
     # Load on the CPU distorts only times on the host's clock.
@@ -487,7 +487,7 @@ def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, 
     return done, telemetry.others(before, telemetry.processor_time(watch.pid))
 
 
-def measured(
+def measure_watched(
     name: str,
     accel: Accel,
     work: Work,
@@ -501,10 +501,10 @@ def measured(
 ) -> Measurement:
     """Return the row of work that is timed while the device is watched; `verify` returns details of the row."""
     timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
-    return measurement(name, accel.ref, timed, memory=accel.memory(), details=verify(), **columns)
+    return row_of(name, accel.ref, timed, memory=accel.memory(), details=verify(), **columns)
 
 
-def measurement(
+def row_of(
     name: str,
     device: DeviceRef,
     timed: Timed,

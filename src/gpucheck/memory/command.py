@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
 # The name of this command in a fault.
-WHERE = "memory"
+COMMAND = "memory"
 # The number of processes that the screen names, largest first; the JSON has all.
 MOST_NAMED = 8
 
@@ -49,11 +49,11 @@ def command(options: MemoryOptions, emit: Emit) -> None:
             raise
         return
     try:
-        with watchdog.opening(device_id, WHERE):
+        with watchdog.opening(device_id, COMMAND):
             accel = choose.open_named(device_id, facts)
         for notice in choose.opened_again(accel):
             emit(notice)
-        with watchdog.watching(accel, WHERE):
+        with watchdog.watching(accel, COMMAND):
             if accel.is_cpu:
                 on_cpu(accel, emit)
             else:
@@ -65,11 +65,11 @@ def command(options: MemoryOptions, emit: Emit) -> None:
     except GpucheckError as error:
         answered = isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit)
         if faults.is_device(error):
-            emit(Failed(faults.of(error, WHERE, device_id, step=watchdog.step())))
+            emit(Failed(faults.of(error, COMMAND, device_id, step=watchdog.step())))
         elif not answered:
             raise
     except (RuntimeError, MemoryError) as error:  # errors of torch and its driver; others are gpucheck bugs
-        fault = faults.of(error, WHERE, device_id, step=watchdog.step())
+        fault = faults.of(error, COMMAND, device_id, step=watchdog.step())
         emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise

@@ -49,7 +49,7 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Judged(finding))
 
 
-def _ended(ending: child_protocol.Ending, answer: child_protocol.Line, target: str) -> Exception:
+def _ended(ending: child_protocol.Ending, answer: child_protocol.Message, target: str) -> Exception:
     said = ending.last_words
     if ending.how == "late":
         return CannotLook(f"{target} did not finish within {ending.limit_s:g} s", said, "give a smaller --batch-size")

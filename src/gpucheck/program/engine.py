@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
@@ -27,8 +27,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gpucheck.machine import torch_private
 from gpucheck.program import rules
 from gpucheck.program import simulated_devices as devices
-from gpucheck.program.options import Device
-from gpucheck.program.simulated_devices import COUNTED, CPU, SIMULATED, Claims, Origin, Place
+from gpucheck.program.options import SimulatedGpu
+from gpucheck.program.simulated_devices import COUNTED, CPU, SIMULATED, Origin, Place, Placements
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
@@ -47,7 +47,7 @@ _SORTED = 56
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
-def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
+def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: SimulatedGpu) -> int:
     """Return the temporary memory of torch's own CUDA kernel, as observed with torch 2.9 and 2.11."""
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
@@ -65,7 +65,7 @@ def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: Device) -> i
     return 0
 
 
-def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
+def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu: SimulatedGpu) -> int:
     """Return the bytes of the partial results of blocks that share rows of a matrix, as in the gradient of a bias, by
     setReduceConfig in torch's Reduce.cuh. A reduction of the innermost dimension counts as 0."""
     if given.is_nested or given.layout != torch.strided or not given.numel():
@@ -95,7 +95,6 @@ def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu
 Site = tuple[Place | None, str, int | None]
 Operands = list[tuple[rules.Operand, Tensor]]
 Error = type[Exception]
-Where: TypeAlias = "torch.device | None"
 
 
 @dataclass(slots=True)
@@ -155,10 +154,10 @@ MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
-class World:
+class Simulation:
     """The simulated devices of one program, and its errors."""
 
-    claims: Claims = field(default_factory=Claims)
+    placements: Placements = field(default_factory=Placements)
     # Mismatches by site. Those in `tolerated` were found before and raise no more; `last` was raised last.
     refused: dict[Site, Mismatch] = field(default_factory=dict)
     tolerated: set[Site] = field(default_factory=set)
@@ -166,7 +165,7 @@ class World:
     phase: Phase = "step"
     # Errors about different dtypes, by line and text.
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
-    gpu: Device = field(default_factory=Device)
+    gpu: SimulatedGpu = field(default_factory=SimulatedGpu)
     count: int | None = None  # the number of GPUs; None allows any number
     # Without values, tensors on a simulated device are meta tensors. `asked_at` counts the assumed values by line.
     has_values: bool = True
@@ -204,7 +203,12 @@ class World:
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
     def refuse(
-        self, verdict: rules.Verdict, operands: Operands, called: str, text: str | None, kind: Error = RuntimeError
+        self,
+        verdict: rules.PlacementVerdict,
+        operands: Operands,
+        called: str,
+        text: str | None,
+        kind: Error = RuntimeError,
     ) -> None:
         """Raise the error of CUDA as a `kind`, with torch's `text` if known, unless the site is tolerated."""
         frame = devices.user_frame(sys._getframe(1))
@@ -214,17 +218,17 @@ class World:
         if site in self.tolerated:
             return
         if site not in self.refused:
-            behind = devices.stale(frame, expected, self.claims) if expected != "cpu" else None
+            behind = devices.stale(frame, expected, self.placements) if expected != "cpu" else None
             expected, cached = behind or (expected, None)
-            peer, own = devices.peer_and_device(frame, expected, self.claims) if frame is not None else (None, None)
+            peer, own = devices.peer_and_device(frame, expected, self.placements) if frame is not None else (None, None)
             modules = (self.names.get(id(owner)) for owner, _ in devices.methods(sys._getframe(1)))
 
             def described(operand: rules.Operand, tensor: Tensor) -> MismatchedTensor:
                 is_wrong, variable, device = operand in verdict.wrong, None, None
-                origin = self.claims.of(tensor).origin
+                origin = self.placements.of(tensor).origin
                 if frame is not None and operand.device != expected:
                     origin, variable, device = devices.cause(
-                        frame, tensor, expected, self.claims, has_name=not operand.written
+                        frame, tensor, expected, self.placements, has_name=not operand.written
                     )
                 if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
                     is_wrong = operand.device not in (expected, None)
@@ -260,14 +264,20 @@ class World:
         # The error is not kept in a variable: its traceback holds this frame, and the cycle would keep operands alive.
         raise _RAISED[kind](self.last, text)
 
-    def apart(
-        self, name: str, tensor: Any, device: Where, operation: str, text: str | None, kind: Error = RuntimeError
+    def raise_if_elsewhere(
+        self,
+        name: str,
+        tensor: Any,
+        device: torch.device | None,
+        operation: str,
+        text: str | None,
+        kind: Error = RuntimeError,
     ) -> None:
         """Raise torch's `text`, with the tensor's device filled in, for a single tensor on another known device."""
-        now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
+        now = self.placements.device(tensor) if isinstance(tensor, Tensor) else None
         if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
             operand = rules.Operand(name, str(now), tensor.dim())
-            verdict = rules.Verdict(str(device), (operand,), str(device))
+            verdict = rules.PlacementVerdict(str(device), (operand,), str(device))
             self.refuse(verdict, [(operand, tensor)], operation, text and text.format(now), kind)
 
     def _raise_in_fork(self, place: Place | None, text: str, kind: Error = RuntimeError) -> NoReturn:
@@ -300,7 +310,7 @@ class World:
 
     def stands_in(self, tensor: Tensor) -> bool:
         """Return whether a meta tensor represents one on a simulated device without values."""
-        return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
+        return not self.has_values and tensor.is_meta and str(self.placements.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
         """Return `value` for an unknown value, and record it. Raises NotImplementedError if a line reads too many."""
@@ -347,7 +357,7 @@ def _numbers(func: Any, args: Any) -> Any:
     return tuple(torch.tensor(value, device=CPU) if str(given.type) == "Tensor" else value for value, given in pairs)
 
 
-def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
+def _is_on_cuda(item: rules.PlacementVerdict | rules.Operand) -> bool:
     return item.device is not None and item.device.startswith("cuda")
 
 
@@ -404,9 +414,9 @@ def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
 class Dispatch(TorchDispatchMode):  # type: ignore[misc]
     """Judges the devices of every operation's operands, and records the devices of its results."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
-        self.world = world
+        self.simulation = simulation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -415,18 +425,18 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         with UNSEEN():
             # The result of `torch.tensor` inside torch's own code is on the device of the running call.
             args = _numbers(func, args)
-            is_data = func is _OF_DATA and self.world.here.handling > 0
+            is_data = func is _OF_DATA and self.simulation.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
-            for argument in args if self.world.has_values else ():
+            for argument in args if self.simulation.has_values else ():
                 if isinstance(argument, torch.UntypedStorage):  # a source must be on the tensor's device
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # the wrapped tensor's operations come here too
             verdict, operands = self._judged(func, given, kwargs)
             storages = [devices.storage_of(tensor) for _, tensor in operands]
-        if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
-            with UNSEEN(), self.world.here.entered():
-                out = without_values(self.world, func, args, kwargs)
+        if not self.simulation.has_values and any(self.simulation.stands_in(tensor) for _, tensor in operands):
+            with UNSEEN(), self.simulation.here.entered():
+                out = without_values(self.simulation, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
             # The function mode has already seen this call. It stays active for other libraries, whose code may call it.
             with UNSEEN():
@@ -439,60 +449,64 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.claims.memory.lend(_temporary_bytes(func._schema.name, args, out, self.world.gpu))
+                    self.simulation.placements.memory.lend(
+                        _temporary_bytes(func._schema.name, args, out, self.simulation.gpu)
+                    )
         return out
 
-    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
-        world = self.world
-        for name, _, tensor in given if not world.has_values else ():
+    def _judged(
+        self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any
+    ) -> tuple[rules.PlacementVerdict, Any]:
+        simulation = self.simulation
+        for name, _, tensor in given if not simulation.has_values else ():
             # C++ creates a tensor for a Python list of indices, on the device of the indexed tensor.
-            if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
-                world.claims.put(tensor, world.claims.device(given[0][2]))
+            if name.startswith("indices[") and str(simulation.placements.device(tensor)) == "meta":
+                simulation.placements.put(tensor, simulation.placements.device(given[0][2]))
         operands = [
-            (rules.Operand(name, devices.text_of(world.claims.device(tensor)), tensor.dim(), written), tensor)
+            (rules.Operand(name, devices.text_of(simulation.placements.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given
         ]
         name = func._schema.name
-        if not operands and world.here.calls:  # a new tensor is on the device of the running call
-            return rules.Verdict(devices.text_of(world.here.calls[-1][1])), operands
+        if not operands and simulation.here.calls:  # a new tensor is on the device of the running call
+            return rules.PlacementVerdict(devices.text_of(simulation.here.calls[-1][1])), operands
         if not operands:
             # C++ created it: only TorchScript's `torch.ones(3)` and `torch.Tensor(3)` are known to be on the CPU.
             asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
             is_host = asks_for_none or "Tensor(" in devices.source_line(devices.user_frame(sys._getframe(1)))
-            return rules.Verdict("cpu" if is_host else None), operands
-        if world.met is not None:
-            world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
-        if world.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
-            world.use(by_kernel=True)
-        if world.here.calls and world.here.calls[-1][0] == rules.SET_ITEM:
+            return rules.PlacementVerdict("cpu" if is_host else None), operands
+        if simulation.met is not None:
+            simulation.met.update(simulation.placements.of(tensor).origin for _, tensor in operands)
+        if simulation.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
+            simulation.use(by_kernel=True)
+        if simulation.here.calls and simulation.here.calls[-1][0] == rules.SET_ITEM:
             name = rules.OF_SET_ITEM.get(name, name)
         verdict = rules.judge(name, [operand for operand, _ in operands])
-        if not verdict.judged and name not in world.unjudged:
-            world.unjudged[name] = devices.here()
+        if not verdict.judged and name not in simulation.unjudged:
+            simulation.unjudged[name] = devices.here()
         if verdict.wrong:
-            called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
-            world.refuse(verdict, operands, called, None)
+            called = simulation.here.calls[-1][0] if simulation.here.calls else name.partition("::")[2]
+            simulation.refuse(verdict, operands, called, None)
         if _is_on_cuda(verdict):
             _check_kernel(func, given)
         return verdict, operands
 
-    def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
-        claims = self.world.claims
+    def _note(self, out: Any, verdict: rules.PlacementVerdict, operands: Any, storages: list[Any]) -> None:
+        placements = self.simulation.placements
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
             # An operand whose device was unknown is on the device of the operation. A number may be anywhere.
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
-                    claims.put(tensor, device)
-        origin = next(filter(None, (claims.of(tensor).origin for _, tensor in operands if device == CPU)), None)
+                    placements.put(tensor, device)
+        origin = next(filter(None, (placements.of(tensor).origin for _, tensor in operands if device == CPU)), None)
         known = {id(storage) for storage in storages if storage is not None}
         for position, result in enumerate(out if isinstance(out, (list, tuple)) else (out,)):
             on_host = position in verdict.on_host
             for tensor in tensors_in(result):
                 storage = devices.storage_of(tensor)
-                is_new = storage is not None and id(storage) not in known and storage not in claims
-                if is_new and (tensor.device == CPU or (tensor.is_meta and not self.world.has_values)):
-                    claims.put(tensor, CPU if on_host else device, None if on_host else origin)
+                is_new = storage is not None and id(storage) not in known and storage not in placements
+                if is_new and (tensor.device == CPU or (tensor.is_meta and not self.simulation.has_values)):
+                    placements.put(tensor, CPU if on_host else device, None if on_host else origin)
 
 
 # Losses whose sum or mean is a view of the losses of all elements, and keeps their memory alive, except on meta.
@@ -501,20 +515,20 @@ _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 
-def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
+def without_values(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operation on meta tensors of a simulated device. Shapes and dtypes are true; values are assumed."""
     name = func._schema.name
     if name == "aten::_local_scalar_dense":
-        return world.assume("item", torch.zeros((), dtype=args[0].dtype).item())
+        return simulation.assume("item", torch.zeros((), dtype=args[0].dtype).item())
     if name in ("aten::equal", "aten::is_nonzero"):
-        return world.assume("bool", False)
+        return simulation.assume("bool", False)
     if _IN_PLACE.match(name):
         return args[0] if func._schema.returns else None
     if name == "aten::copy_" and not args[0].is_meta:
-        world.assume("copy_", None)
+        simulation.assume("copy_", None)
         return args[0].zero_()
     if name == "aten::_to_copy" and str(kwargs.get("device")) == "cpu":
-        world.assume("cpu", None)
+        simulation.assume("cpu", None)
         return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
     if kwargs.get("generator") is not None:
         kwargs = {**kwargs, "generator": None}
@@ -529,49 +543,49 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+def new_storage(simulation: Simulation, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
     target = devices.device_of(device)
     if target is None or target.type not in SIMULATED:
         return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    return _on_simulated(world, _BASE.__new__(kind, *args, **kwargs, device=world.home(target)), target)
+    return _on_simulated(simulation, _BASE.__new__(kind, *args, **kwargs, device=simulation.home(target)), target)
 
 
-def _on_simulated(world: World, storage: Any, device: torch.device | None) -> Any:
-    world.use(device)
-    world.claims.put_storage(storage, device, None)
+def _on_simulated(simulation: Simulation, storage: Any, device: torch.device | None) -> Any:
+    simulation.use(device)
+    simulation.placements.put_storage(storage, device, None)
     return storage
 
 
-def device_of_storage(world: World, storage: Any) -> Any:
+def device_of_storage(simulation: Simulation, storage: Any) -> Any:
     """Return `UntypedStorage.device`. Code that sends a storage to another process gets the real device. So does code
     that loads a file without values, because its tensors accept only a storage on the real device."""
-    real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
+    real, device = _DEVICE_OF_STORAGE(storage), simulation.placements.device_of_storage(storage)
     callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller if `is_cuda` asks
     is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
-    return real if device in (None, CPU) or is_sent or (real == CPU and not world.has_values) else device
+    return real if device in (None, CPU) or is_sent or (real == CPU and not simulation.has_values) else device
 
 
 _BASE = torch_private.need("torch._C.StorageBase")
 _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 
-def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
+def to_device(storage: Any, simulation: Simulation, device: Any = None, non_blocking: bool = False) -> Any:
     """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
-    return _on_simulated(world, storage.clone(), devices.device_of("cuda" if device is None else device))
+    return _on_simulated(simulation, storage.clone(), devices.device_of("cuda" if device is None else device))
 
 
-def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
+def of_files(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """Yield the replacements of torch's functions for files. A file records the devices of its tensors."""
 
     def tag(storage: Any) -> str | None:
-        device = world.claims.device_of_storage(storage)
+        device = simulation.placements.device_of_storage(storage)
         return str(device) if device is not None and device.type in SIMULATED else None
 
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in SIMULATED:
             return None
-        _on_simulated(world, storage.untyped(), devices.device_of(location))
+        _on_simulated(simulation, storage.untyped(), devices.device_of(location))
         return storage
 
     yield from torch_private.replacing(

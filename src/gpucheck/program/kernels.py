@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpucheck.machine import torch_private
 from gpucheck.program import rules
-from gpucheck.program.engine import UNSEEN, World, mapped, tensors_in, without
+from gpucheck.program.engine import UNSEEN, Simulation, mapped, tensors_in, without
 from gpucheck.program.simulated_devices import COUNTED, is_transformed
 
 # CUDA's kernels keep other tensors for the backward pass than a CPU's. A fused attention keeps the logsumexp of each
@@ -39,34 +39,47 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, world: World, compute: Any, shapes: Any, kept: Any, temporary: int, device: Any, *given: Tensor
+        ctx: Any,
+        simulation: Simulation,
+        compute: Any,
+        shapes: Any,
+        kept: Any,
+        temporary: int,
+        device: Any,
+        *given: Tensor,
     ) -> Any:
-        ctx.world, ctx.compute, ctx.temporary, ctx.device, ctx.count = world, compute, temporary, device, len(given)
+        ctx.simulation, ctx.compute, ctx.temporary, ctx.device, ctx.count = (
+            simulation,
+            compute,
+            temporary,
+            device,
+            len(given),
+        )
         ctx.seed = torch.get_rng_state()
-        with world.claims.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
-            out = compute(*given) if world.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size in kept]
+        with simulation.placements.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
+            out = compute(*given) if simulation.has_values else shapes(*given)
+            books = [torch.empty(size, dtype=torch.uint8, device=simulation.home(device)) for size in kept]
         for tensor in (*out, *books):
-            world.claims.put(tensor, device)
+            simulation.placements.put(tensor, device)
         ctx.save_for_backward(*given, *out, *books)
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        world: World = ctx.world
+        simulation: Simulation = ctx.simulation
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with world.claims.memory.paused(), without("AutocastCUDA"):
-            if world.has_values:
+        with simulation.placements.memory.paused(), without("AutocastCUDA"):
+            if simulation.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
                 made = [torch.empty_like(x) if needs else None for x, needs in zip(given, needed, strict=True)]
         for gradient in made:
             if gradient is not None:
-                world.claims.put(gradient, ctx.device)
+                simulation.placements.put(gradient, ctx.device)
         if ctx.device == COUNTED:
-            world.claims.memory.lend(ctx.temporary)
+            simulation.placements.memory.lend(ctx.temporary)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
 
@@ -87,10 +100,10 @@ def _again(
     return [next(made) if tensor.requires_grad else None for tensor in inputs]
 
 
-def patches(world: World) -> list[tuple[Any, str, Any]]:
+def patches(simulation: Simulation) -> list[tuple[Any, str, Any]]:
     functional, name = torch.nn.functional, "scaled_dot_product_attention"
-    made = [(functional, name, _named(name, _attention, world, functional.scaled_dot_product_attention))]
-    calls = {"dropout": (_dropout, world), **{name: (_recurrent, world, name) for name in _HELD}}
+    made = [(functional, name, _named(name, _attention, simulation, functional.scaled_dot_product_attention))]
+    calls = {"dropout": (_dropout, simulation), **{name: (_recurrent, simulation, name) for name in _HELD}}
     for name, call in calls.items():
         kernel = f"torch._VF.{name}"
         if torch_private.has(kernel):
@@ -110,11 +123,11 @@ def _named(name: str, function: Any, *first: Any) -> Any:
     return called
 
 
-def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
-    """Return the GPU that all these plain tensors claim; None for none, and for several devices: torch then raises."""
+def _device(simulation: Simulation, tensors: Sequence[Any]) -> torch.device | None:
+    """Return the simulated GPU of these plain tensors; None for none, and for several devices: torch then raises."""
     if any(type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor) for tensor in tensors):
         return None
-    devices = {world.claims.device(tensor) for tensor in tensors}
+    devices = {simulation.placements.device(tensor) for tensor in tensors}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
 
@@ -138,8 +151,8 @@ def autocast_here() -> Any:
 
 
 @contextlib.contextmanager
-def autocasting(world: World) -> Iterator[None]:
-    """Make autocast for "cuda" cast the tensors that claim to lie there, inside the `with` block."""
+def autocasting(simulation: Simulation) -> Iterator[None]:
+    """Make autocast for "cuda" cast the tensors simulated there, inside the `with` block."""
     if not _CAN_CAST:
         yield
         return
@@ -154,7 +167,7 @@ def autocasting(world: World) -> Iterator[None]:
             for overload in getattr(torch.ops.aten, packet).overloads():
                 func = getattr(getattr(torch.ops.aten, packet), overload)
                 if func.name() in known:
-                    library.impl(func, functools.partial(_autocast, world, func, packet), "AutocastCUDA")
+                    library.impl(func, functools.partial(_autocast, simulation, func, packet), "AutocastCUDA")
                 elif func.name() in composed:
                     library.impl(func, functools.partial(func._op_dk, parts), "AutocastCUDA")
     try:
@@ -164,70 +177,70 @@ def autocasting(world: World) -> Iterator[None]:
         library._destroy()
 
 
-def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
+def call(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Call `func`. Under autocast, torchvision's own kernels run in float32 and return the first tensor's dtype."""
     name = getattr(func, "_qualified_op_name", "")
     is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
     if not is_cast or name not in torch_private.need(_REGISTERED)("AutocastCUDA"):
         return func(*args, **kwargs)
-    out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
-    return cast(world, out, next(tensors_in([args, kwargs])).dtype)
+    out = func(*cast(simulation, args, torch.float32), **cast(simulation, kwargs, torch.float32))
+    return cast(simulation, out, next(tensors_in([args, kwargs])).dtype)
 
 
-def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+def _autocast(simulation: Simulation, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
     with without("AutocastCUDA"):
         with UNSEEN():
             low = torch.get_autocast_dtype("cuda")
             if name in rules.SUMMED or name == rules.NORMED:
                 arguments = [argument.name for argument in func._schema.arguments]
-                if "dtype" not in (*kwargs, *arguments[: len(args)]) and _is_cast(world, args[0]):
+                if "dtype" not in (*kwargs, *arguments[: len(args)]) and _is_cast(simulation, args[0]):
                     kwargs = {**kwargs, "dtype": torch.float32}
                     if name == rules.NORMED:
                         args += tuple(argument.default_value for argument in func._schema.arguments[len(args) :])
                         func = func.overloadpacket
             elif name == rules.BANNED:
-                if any(_is_on_cuda(world, tensor) for tensor in tensors_in([args, kwargs])):
+                if any(_is_on_cuda(simulation, tensor) for tensor in tensors_in([args, kwargs])):
                     raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
             else:
                 dtype = low if name in (*rules.LOWERED, *rules.PROMOTED) else torch.float32
                 for tensor in tensors_in([args, kwargs]) if name in rules.PROMOTED else ():
-                    if _is_cast(world, tensor) and tensor.dtype != low:
+                    if _is_cast(simulation, tensor) and tensor.dtype != low:
                         if torch.float32 not in (dtype, tensor.dtype):
                             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
                         dtype = torch.float32
-                args, kwargs = cast(world, args, dtype), cast(world, kwargs, dtype)
+                args, kwargs = cast(simulation, args, dtype), cast(simulation, kwargs, dtype)
         return func(*args, **kwargs)
 
 
-def _is_on_cuda(world: World, value: Any) -> bool:
-    device = world.claims.device(value) if isinstance(value, Tensor) else None
+def _is_on_cuda(simulation: Simulation, value: Any) -> bool:
+    device = simulation.placements.device(value) if isinstance(value, Tensor) else None
     return device is not None and device.type == "cuda"
 
 
-def _is_cast(world: World, value: Any) -> bool:
-    return _is_on_cuda(world, value) and value.is_floating_point() and value.dtype != torch.float64
+def _is_cast(simulation: Simulation, value: Any) -> bool:
+    return _is_on_cuda(simulation, value) and value.is_floating_point() and value.dtype != torch.float64
 
 
-def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
+def cast(simulation: Simulation, value: Any, dtype: torch.dtype) -> Any:
     """Return the arguments with their floating-point tensors on CUDA in another dtype. Casts of weights are cached."""
     if not isinstance(value, Tensor):
-        return mapped(lambda tensor: cast(world, tensor, dtype), value)
-    if not _is_cast(world, value) or value.dtype == dtype:
+        return mapped(lambda tensor: cast(simulation, tensor, dtype), value)
+    if not _is_cast(simulation, value) or value.dtype == dtype:
         return value
     is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
     is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
     if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
         return value.to(dtype)
-    kept = world.casts.get(value)  # the end of a region in any thread clears all casts
+    kept = simulation.casts.get(value)  # the end of a region in any thread clears all casts
     if kept is None:
         with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
-            kept = world.casts[value] = value.to(dtype)
+            kept = simulation.casts[value] = value.to(dtype)
     return kept
 
 
-def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> Any:
-    if train and 0 < p < 1 and _device(world, [input]) is not None:
+def _dropout(simulation: Simulation, original: Any, input: Any, p: float, train: bool) -> Any:
+    if train and 0 < p < 1 and _device(simulation, [input]) is not None:
         return torch.native_dropout(input, p, train)[0]
     return original(input, p, train)
 
@@ -237,7 +250,7 @@ _CHOOSING = threading.RLock()
 
 
 def _attention(
-    world: World,
+    simulation: Simulation,
     original: Any,
     query: Any,
     key: Any,
@@ -249,11 +262,11 @@ def _attention(
 ) -> Any:
     """Run `F.scaled_dot_product_attention` as CUDA does. A CPU uses fused kernels in other cases."""
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    device = _device(world, given)
+    device = _device(simulation, given)
     if device is None or query.is_nested:
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
-        given = cast(world, given, torch.get_autocast_dtype("cuda"))
+        given = cast(simulation, given, torch.get_autocast_dtype("cuda"))
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of the kernels add the mask to each score
         given[3] = torch.where(given[3], torch.zeros((), dtype=given[0].dtype, device=device), float("-inf"))
     added = given[3] if attn_mask is not None else None
@@ -284,8 +297,8 @@ def _attention(
     kept = [logsumexp] + [8, 8] * bool(dropout_p)
     # The backward pass sums the query's gradient in float32, and the products of the output and its gradient.
     temporary = query.numel() * 4 + logsumexp
-    with world.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(world, compute, shapes, kept, temporary, device, *given)[0]
+    with simulation.calling("F.scaled_dot_product_attention", device):
+        return _Kernel.apply(simulation, compute, shapes, kept, temporary, device, *given)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
@@ -304,21 +317,21 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
     return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
 
 
-def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
+def _recurrent(simulation: Simulation, name: str, original: Any, *args: Any) -> Any:
     """Run `lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN does, for a padded batch or a packed one."""
     is_packed = isinstance(args[3], (list, tuple))
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, dropout, train, both_ways = rest[1:5]
-    device = _device(world, [args[0], *states, *weights])
+    device = _device(simulation, [args[0], *states, *weights])
     if device is None or any(weight.dtype == torch.float64 for weight in weights):
         return original(*args)
     if torch.is_autocast_enabled("cuda"):
         # cuDNN's RNNs run in float16 whatever the region's dtype, and cache no cast of a weight: AutocastRNN.cpp
         low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
-        state, weights = cast(world, args[at], low), [weight.to(low) for weight in weights]
-        args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
+        state, weights = cast(simulation, args[at], low), [weight.to(low) for weight in weights]
+        args = (cast(simulation, args[0], low), *args[1:at], state, weights, *rest)
         states = list(state) if isinstance(state, (list, tuple)) else [state]
     if not torch.backends.cudnn.enabled:
         return original(*args)
@@ -347,8 +360,8 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
             *map(torch.empty_like, states),
         )
 
-    with world.calling(f"torch.{name}", device):
-        return _Kernel.apply(world, compute, shapes, kept, 0, device, args[0], *states, *weights)
+    with simulation.calling(f"torch.{name}", device):
+        return _Kernel.apply(simulation, compute, shapes, kept, 0, device, args[0], *states, *weights)
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

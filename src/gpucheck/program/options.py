@@ -89,7 +89,7 @@ _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedGpu:
     """A kind of simulated GPU, and their number. Without `total_bytes` the memory has no limit."""
 
     name: str = "simulated GPU"
@@ -104,7 +104,7 @@ class Device:
         return self.total_bytes or 80 * units.GIB
 
 
-def parse_device(text: str, option: str) -> Device:
+def parse_device(text: str, option: str) -> SimulatedGpu:
     """Return the device of `cuda:80GiB`, `cuda:NVIDIA H200` or `cuda:80GiBx2`. Raises UsageError."""
     if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
         return replace(parse_device(several[1], option), count=int(several[2]))
@@ -113,15 +113,15 @@ def parse_device(text: str, option: str) -> Device:
     if kind != "cuda" or (not rest and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
     if rest in ("", "0"):
-        return Device()
+        return SimulatedGpu()
     if rest.isdigit() and len(rest) < 4:  # four digits are a name, such as 4090
         raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
     if rest[0].isdigit() and not rest.isdigit():
-        return Device(total_bytes=units.Size(smallest=1)(rest, option))
+        return SimulatedGpu(total_bytes=units.Size(smallest=1)(rest, option))
     return _part(rest, text, option)
 
 
-def _part(name: str, text: str, option: str) -> Device:
+def _part(name: str, text: str, option: str) -> SimulatedGpu:
     """Return the listed GPU with this name, with or without the vendor's; else the only one whose name contains it."""
     listed = {part.name: part for part in peaks.parts() if _gib(part.name)}
     words = set(name.lower().split())
@@ -134,7 +134,7 @@ def _part(name: str, text: str, option: str) -> Device:
         )
         raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {names}")
     part = listed[matches[0]]
-    return Device(part.name, part.capability, part.multiprocessors, _gib(part.name) * units.GIB)
+    return SimulatedGpu(part.name, part.capability, part.multiprocessors, _gib(part.name) * units.GIB)
 
 
 def _gib(name: str) -> int:
@@ -189,7 +189,7 @@ class RunOptions:
     )
     end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
 
-    dry: Device | None = option(
+    dry: SimulatedGpu | None = option(
         "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200. cuda:80GiBx2 "
         "are two; memory is counted on cuda:0.",
         metavar="cuda[:SIZE|:NAME]",

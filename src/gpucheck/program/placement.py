@@ -30,9 +30,9 @@ from gpucheck.errors import GpucheckError
 from gpucheck.machine import child_stdio, torch_private
 from gpucheck.messages import message_of
 from gpucheck.program import simulated_devices as devices
-from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
+from gpucheck.program.engine import DeviceMismatch, Mismatch, Simulation, tensors_in
 from gpucheck.program.options import ModelOptions
-from gpucheck.program.simulated_cuda import Surface, simulated
+from gpucheck.program.simulated_cuda import TorchCalls, simulated
 from gpucheck.program.simulated_devices import COUNTED, CPU, Origin, Place
 from gpucheck.report.codec import to_json
 from gpucheck.report.results import model as results
@@ -58,7 +58,7 @@ class Held:
     kind: results.LeftKind
     value: Any
     tensors: list[Tensor]
-    holder: results.Holder
+    holder: results.HolderKind
     place: Place | None
     attribute: str
 
@@ -84,7 +84,7 @@ def held(model: nn.Module) -> list[Held]:
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
     def look(
-        value: Any, name: str, holder: results.Holder, place: Place | None, attribute: str, depth: int = 0
+        value: Any, name: str, holder: results.HolderKind, place: Place | None, attribute: str, depth: int = 0
     ) -> None:
         if isinstance(value, _PLAIN) or id(value) in met or depth > DEEPEST:
             return
@@ -125,7 +125,7 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
     return devices.assigned(type(module), name, alone=False) or line_of(type(module))
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
+def _inside(value: Any) -> Iterator[tuple[str, Any, results.HolderKind]]:
     """Yield the contents of a container, a function or an object, each with its path in Python notation."""
     if isinstance(value, (Mapping, list, tuple, set, frozenset, deque)):
         if len(value) <= LONGEST:
@@ -165,7 +165,7 @@ _READS = (
 )
 
 
-def read_use(model: nn.Module, name: str) -> results.Use:
+def read_use(model: nn.Module, name: str) -> results.TensorUse:
     """Return how the model's own classes use an attribute: every read copies it, nothing reads it, or unknown."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     loads: list[str] = []
@@ -196,7 +196,6 @@ def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
     return "to" if isinstance(above, ast.Subscript) and above.slice is node else ""
 
 
-Where = Callable[[Tensor], str]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -204,7 +203,7 @@ def size_of(tensor: Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
+def rows(model: nn.Module, where: Callable[[Tensor], str], depth: int) -> tuple[ModuleRow, ...]:
     """Return the model and its modules with weights, down to `depth`. Equal neighbours share a row."""
     counted: set[int] = set()  # a tied tensor counts where it is first found
 
@@ -294,19 +293,19 @@ OF_THE_DEVICE = (
 
 def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
-    world = World()
-    with simulated(world) as surface:
+    simulation = Simulation()
+    with simulated(simulation) as surface:
         target = parse_target(asked.target)
         built = work.build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, world, surface, built).result()
+        return _Examination(asked, target, simulation, surface, built).result()
 
 
 @dataclass(slots=True)
 class _Examination:
     asked: ModelOptions
     target: Target
-    world: World
-    surface: Surface
+    simulation: Simulation
+    surface: TorchCalls
     built: work.Built
     # The model's device, unless the target has chosen another.
     device: str = str(COUNTED)
@@ -321,7 +320,7 @@ class _Examination:
         elif not meta:
             self._move()
         model = self.built.model
-        self.world.names = {id(module): name for name, module in model.named_modules()}
+        self.simulation.names = {id(module): name for name, module in model.named_modules()}
         things = [] if meta else self._left()
         self._name_origins(things)
         run, options = (None if meta else self._run()), None
@@ -358,7 +357,7 @@ class _Examination:
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
     def _where(self, tensor: Tensor) -> str:
-        return str(self.world.claims.device(tensor) or "unknown")
+        return str(self.simulation.placements.device(tensor) or "unknown")
 
     def _left(self) -> list[Held]:
         behind = [
@@ -386,7 +385,7 @@ class _Examination:
 
     def _is_behind(self, tensor: Tensor) -> bool:
         # A single number may be on the CPU.
-        return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
+        return self.simulation.placements.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _row_of(self, part: Held, run: results.SimulatedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
@@ -405,9 +404,9 @@ class _Examination:
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
         )
 
-    def _use(self, part: Held, run: results.SimulatedRun | None) -> results.Use:
+    def _use(self, part: Held, run: results.SimulatedRun | None) -> results.TensorUse:
         """Return how the run used the part; if the run did not finish, how the source uses it."""
-        origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
+        origins = [self.simulation.placements.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
         if any(origin is not None and origin.what in wrong for origin in origins):
@@ -415,7 +414,7 @@ class _Examination:
         if part.kind != "parameter" and any(origin in self.surface.copied for origin in origins):
             return "copied"
         ran = run is not None and run.stopped is None
-        if ran and not {*origins}.isdisjoint(self.world.met or ()):
+        if ran and not {*origins}.isdisjoint(self.simulation.met or ()):
             return "unread"
         # A part that this run did not use may be used in another one, such as a head, or a branch of the other mode.
         if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
@@ -428,15 +427,17 @@ class _Examination:
 
     def _name_origins(self, things: Sequence[Held]) -> None:
         """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
-        claims = self.world.claims
+        placements = self.simulation.placements
         for part in things:
             origin = Origin("parameter" if part.kind == "parameter" else "attribute", part.name, part.place)
             for tensor in part.tensors:
-                claims.put(tensor, CPU, origin)
+                placements.put(tensor, CPU, origin)
         for name, tensor in _registered(self.built.model):
-            device = claims.device(tensor)
-            if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
-                claims.put(tensor, device, Origin("parameter" if isinstance(tensor, nn.Parameter) else "buffer", name))
+            device = placements.device(tensor)
+            if device is not None and placements.of(tensor).origin is None and not tensor.is_meta:
+                placements.put(
+                    tensor, device, Origin("parameter" if isinstance(tensor, nn.Parameter) else "buffer", name)
+                )
 
     def _run(self) -> results.SimulatedRun | None:
         """Run a forward pass or a step, again after each mismatch, which is then tolerated; None without input."""
@@ -456,16 +457,16 @@ class _Examination:
         mismatches: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
-        self.world.met = set()
+        self.simulation.met = set()
         while len(mismatches) < MOST_MISMATCHES:
-            self.world.last = None
+            self.simulation.last = None
             try:
                 self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-                mismatch = mismatch_in(self.world, error)
+                mismatch = mismatch_in(self.simulation, error)
                 if mismatch is not None:
                     mismatches.append(mismatch)
-                    self.world.tolerated.add(mismatch.site)
+                    self.simulation.tolerated.add(mismatch.site)
                     continue
                 stopped, stopped_at = self._stop(error, mismatches)
             break
@@ -475,14 +476,14 @@ class _Examination:
             mismatches=tuple(causes(mismatch.entry for mismatch in mismatches)),
             unjudged=tuple(
                 results.UnjudgedOperation(operation=name, place=devices.text_of(place))
-                for name, place in self.world.unjudged.items()
+                for name, place in self.simulation.unjudged.items()
             ),
             stopped=stopped,
             stopped_at=devices.text_of(stopped_at),
         )
 
     def _step(self, workload: work.Workload, train: bool) -> None:
-        self.world.phase = "step" if train else "forward"
+        self.simulation.phase = "step" if train else "forward"
         if train:
             workload.model.train()
             work.step(workload, self._batch(workload))
@@ -496,9 +497,9 @@ class _Examination:
         names = [*work.parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
-                device = self.world.claims.device(tensor)
+                device = self.simulation.placements.device(tensor)
                 if device is not None and not tensor.is_meta:
-                    self.world.claims.put(tensor, device, Origin("input", name))
+                    self.simulation.placements.put(tensor, device, Origin("input", name))
         return batch
 
     def _stop(self, error: Exception, mismatches: Sequence[Mismatch]) -> tuple[str, Place | None]:
@@ -550,14 +551,14 @@ def is_of_device(error: BaseException, text: str) -> bool:
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
 
-def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
+def mismatch_in(simulation: Simulation, error: BaseException) -> Mismatch | None:
     """Return the mismatch that caused an exception; the last one for TorchScript's, which does not refer to it."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DeviceMismatch):
             return link.mismatch
         link = link.__cause__ or link.__context__
-    return world.last if "TorchScript" in message_of(error) else None
+    return simulation.last if "TorchScript" in message_of(error) else None
 
 
 def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:

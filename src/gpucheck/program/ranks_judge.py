@@ -34,7 +34,7 @@ LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     group: str
     step: int
     # When each rank arrived, in seconds of one clock.
@@ -48,18 +48,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class JobCalls:
     ranks: tuple[int, ...]
     steps: int
     step_s: float
-    calls: Sequence[Call]
+    calls: Sequence[CollectiveCall]
     # The possible error of each rank's clock, averaged over its calls; the largest error of any clock at any call.
     clock_error_s: Mapping[int, float] = field(default_factory=dict)
     clock_most_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobVerdict:
     """The verdict on a job: the ranks that hold it up, and their cost per step."""
 
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
@@ -80,24 +80,24 @@ def too_few(steps: int) -> str:
     return f"{steps} steps: at least {FEWEST_STEPS} are needed"
 
 
-def judge(table: Table) -> Verdict:
+def judge(table: JobCalls) -> JobVerdict:
     if table.steps < FEWEST_STEPS:
-        return Verdict("not_decided", reason=too_few(table.steps))
+        return JobVerdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
-        return Verdict("not_decided", reason="no collective was seen on more than one rank")
+        return JobVerdict("not_decided", reason="no collective was seen on more than one rank")
     if _ahead(table) > AHEAD:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
-        return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
+        return JobVerdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     if not any(call.waits for call in table.calls):
-        return Verdict("not_decided", reason="no collective was seen in which all ranks wait for the last one")
+        return JobVerdict("not_decided", reason="no collective was seen in which all ranks wait for the last one")
     if math.inf in table.clock_error_s.values():
-        return Verdict("not_decided", reason="the clocks of the hosts could not be compared")
+        return JobVerdict("not_decided", reason="the clocks of the hosts could not be compared")
     lateness = _lateness(table)
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)
     if len(steps) < FEWEST_STEPS - APART:
         reason = f"collectives that all ranks wait for were seen in {len(steps)} of {table.steps} steps"
-        return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
+        return JobVerdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
     # Rare long steps put every rank's mean above the median of its siblings: a shift that all ranks share.
@@ -134,18 +134,18 @@ def judge(table: Table) -> Verdict:
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
         every = cycle.every if cycle is not None and named == (regular,) else None
-        return Verdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
+        return JobVerdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
-            return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
+            return JobVerdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         whose = f"most of it for rank {top}, in {costly} of {len(steps)} steps: that may be chance"
         reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
-    return Verdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
+    return JobVerdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
 
 
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
@@ -202,14 +202,14 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
-def _ahead(table: Table) -> float:
+def _ahead(table: JobCalls) -> float:
     """Return the share of steps in which a rank made its last call before all had made theirs of the previous step."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
-def _apart(table: Table) -> float:
+def _apart(table: JobCalls) -> float:
     """Return how long the last rank arrives after the median rank, at the worst call of a step; the mean of steps."""
     most: dict[int, float] = {}
     for call in table.calls:
@@ -259,7 +259,7 @@ def _lag1(values: Sequence[float]) -> float:
     return along / spread if spread else 0.0
 
 
-def _clock(table: Table, rank: int) -> float:
+def _clock(table: JobCalls, rank: int) -> float:
     """Return how far a rank may seem later than its siblings because clocks differ."""
     others = [table.clock_error_s.get(other, 0.0) for other in table.ranks if other != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
@@ -314,7 +314,7 @@ class _Lateness:
         return {step: max(of_ranks.values()) for step, of_ranks in sums.items()}
 
 
-def releases(table: Table) -> tuple[list[Call], list[bool]]:
+def releases(table: JobCalls) -> tuple[list[CollectiveCall], list[bool]]:
     """Return the calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
     # A call that ranks wait for follows everything that its ranks did before.
@@ -323,7 +323,7 @@ def releases(table: Table) -> tuple[list[Call], list[bool]]:
     return calls, _releasing(calls, 2 * table.clock_most_s)
 
 
-def _lateness(table: Table) -> _Lateness:
+def _lateness(table: JobCalls) -> _Lateness:
     calls, releasing = releases(table)
     lateness = _Lateness({rank: defaultdict(float) for rank in table.ranks})
     released: dict[int, float] = {}
@@ -348,7 +348,7 @@ def _lateness(table: Table) -> _Lateness:
     return lateness
 
 
-def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
+def _releasing(calls: Sequence[CollectiveCall], slack: float) -> list[bool]:
     """Return whether the ranks of each call went on only when its last had arrived, as at the last of DDP's buckets and
     the last call of a group in a step, which the next step needs."""
     final: dict[tuple[str, int], int] = {}

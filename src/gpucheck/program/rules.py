@@ -134,7 +134,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PlacementRule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema. "*"
     stands for every argument, or with `by_position` for every entry of a list."""
 
@@ -154,12 +154,12 @@ class Rule:
 
 def _rule(
     names: str, free: str = "", anywhere: str = "", read: str = "", host: str = "", numbers: str = "", **more: Any
-) -> Rule:
+) -> PlacementRule:
     operations, *roles = (tuple(text.split()) for text in (names, free, anywhere, read, host, numbers))
-    return Rule(operations, roles[0], roles[1], roles[2], roles[3], roles[4], **more)
+    return PlacementRule(operations, roles[0], roles[1], roles[2], roles[3], roles[4], **more)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[PlacementRule, ...] = (
     # Indices and probabilities, and a 0-dim value, are copied to the device of the other operand.
     _rule("index _unsafe_index", free="indices"),
     _rule("_index_put_impl_ index_put _unsafe_index_put", anywhere="indices index mask", read="values"),
@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
-_DEFAULT = Rule(())
+_DEFAULT = PlacementRule(())
 # torch 2.15 and newer turn `x[index] = 0.5` into these operations if both operands are on one device, as they are here.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
@@ -220,7 +220,7 @@ _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlacementVerdict:
     """The verdict on an operation's operands. Operations of other libraries are not `judged`."""
 
     device: str | None  # of its results; None if that is unknown
@@ -231,7 +231,7 @@ class Verdict:
 
 
 @cache
-def rule_of(operation: str) -> Rule | None:
+def rule_of(operation: str) -> PlacementRule | None:
     """Return the rule of an operation such as `aten::index`, or None if the operation is not torch's own."""
     space, _, name = operation.partition("::")
     if space not in JUDGED:
@@ -243,15 +243,15 @@ def rule_of(operation: str) -> Rule | None:
     return own or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
 
 
-def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
+def judge(operation: str, operands: Sequence[Operand]) -> PlacementVerdict:
     """Return the verdict of `operation` (such as `aten::add`, without its overload) on these operands."""
     rule = rule_of(operation)
     if rule is None:
-        return Verdict(_common(operands), judged=False)
+        return PlacementVerdict(_common(operands), judged=False)
     return _by_position(rule, operands) if rule.by_position else _judged(rule, operands)
 
 
-def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
+def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementVerdict:
     known = [operand for operand in operands if operand.device is not None]
     misplaced = tuple(operand for operand in known if operand.argument in rule.host and operand.device != CPU)
     core = [
@@ -276,16 +276,18 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     if rule.follows is not None:
         device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
-        return Verdict(device, misplaced, CPU, rule.on_host)
+        return PlacementVerdict(device, misplaced, CPU, rule.on_host)
     if len({operand.device for operand in core}) < 2:
-        return Verdict(device, (), None, rule.on_host)
+        return PlacementVerdict(device, (), None, rule.on_host)
     # The device of most operands that are not on the CPU; in a tie, the first of these devices.
     away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
-    return Verdict(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
+    return PlacementVerdict(
+        expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host
+    )
 
 
-def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
+def _by_position(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementVerdict:
     """Judge lists position by position, because an optimizer's counters are on the CPU beside parameters on a GPU."""
     alone = [operand for operand in operands if "[" not in operand.name]
     places: dict[str, list[Operand]] = {}
@@ -295,7 +297,7 @@ def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
     wrong = next((verdict for verdict in verdicts if verdict.wrong), None)
     devices = {verdict.device for verdict in verdicts}
-    return wrong or Verdict(devices.pop() if len(devices) == 1 else None)
+    return wrong or PlacementVerdict(devices.pop() if len(devices) == 1 else None)
 
 
 def _common(operands: Sequence[Operand]) -> str | None:

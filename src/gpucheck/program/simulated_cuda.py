@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from gpucheck.machine import torch_private
 from gpucheck.program import engine, kernels, rules
 from gpucheck.program import simulated_devices as devices
-from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, mapped, replaced, tensors_in
+from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, Simulation, mapped, replaced, tensors_in
 from gpucheck.program.simulated_devices import CPU, CURRENT, SIMULATED, UNSEEN_BY_CLASS, Origin, Place
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
@@ -31,12 +31,12 @@ from gpucheck.work.target import import_compiler
 _T = torch.Tensor
 
 
-class Surface(TorchFunctionMode):  # type: ignore[misc]
+class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
     """Answers calls of torch's Python interface, and passes the current call on to the dispatch mode."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
-        self.world = world
+        self.simulation = simulation
         # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
         # The original functions of torch, by their replacements. Calls are handled under the original.
@@ -46,9 +46,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         func = self.originals.get(func, func)
-        self.world.here.handling += 1
+        self.simulation.here.handling += 1
         try:
-            if (answer := KINDS.get(func, _OTHER).answer) is not None:
+            if (answer := FUNCTION_RULES.get(func, _OTHER).answer) is not None:
                 return answer(self, *args, **kwargs)
             if kwargs.get("pin_memory"):  # without CUDA torch has no pinned memory
                 out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
@@ -59,19 +59,19 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return self._called(func, args, kwargs)
         except RuntimeError as error:
             if not isinstance(error, DeviceMismatch):
-                self.world.note_dtypes(error)
+                self.simulation.note_dtypes(error)
             raise
         finally:
-            self.world.here.handling -= 1
+            self.simulation.here.handling -= 1
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        kind, given = KINDS.get(func, _OTHER), [*args, *kwargs.values()]
+        kind, given = FUNCTION_RULES.get(func, _OTHER), [*args, *kwargs.values()]
         device = self.common([*tensors_in(given)][: kind.first] if kind.first else given)
         if kwargs.get("out") is not None and func not in self._constructors and not kind.fills_any:
             rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
             beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
             for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++; Dispatch sees only their copy
-                self.world.apart("out", tensor, beside, name_of(func), None)
+                self.simulation.raise_if_elsewhere("out", tensor, beside, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
@@ -79,21 +79,21 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.check_host(func, kind.read(*args, **kwargs))
         if kind.alike:
             for place, tensor in enumerate([*tensors_in(given)][: kind.first]):
-                self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
+                self.simulation.raise_if_elsewhere(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
         if kind.carries:
-            device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
+            device = self.simulation.placements.device(args[0] if args else kwargs["log_probs"]) or device
             if device is not None:
                 args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
         args, kwargs = self._followed(kind, device, args, kwargs)
-        with self.world.calling(name_of(func), device):
-            return kernels.call(self.world, func, args, kwargs)
+        with self.simulation.calling(name_of(func), device):
+            return kernels.call(self.simulation, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
         """Return the one device other than the CPU among a call's tensors, or None for several. Without one, return the
         CPU, or None if a device is unknown. Tensors with 0 dimensions count only if there are no others."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
-        placed = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
+        placed = {self.simulation.placements.device(tensor) for tensor in shaped or tensors_in(values)}
         away = placed - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
@@ -103,31 +103,35 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if generator.device.type != device.type:
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
-            self.world.claims.put(stand_in, generator.device, origin)
+            self.simulation.placements.put(stand_in, generator.device, origin)
             text = rules.OTHER_GENERATOR.format(device.type, generator.device.type)
-            self.world.apart("generator", stand_in, device, name_of(func), text)
+            self.simulation.raise_if_elsewhere("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise an error if the host reads a tensor whose simulated device is not the CPU."""
-        text = KINDS.get(func, _OTHER).type_error
+        text = FUNCTION_RULES.get(func, _OTHER).type_error
         for name, tensor in tensors:
-            self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
+            self.simulation.raise_if_elsewhere(
+                name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError
+            )
 
     def device_of(self, value: Any) -> torch.device | None:
         with UNSEEN():
-            return self.world.claims.device(value) if isinstance(value, Tensor) else None
+            return self.simulation.placements.device(value) if isinstance(value, Tensor) else None
 
-    def _followed(self, kind: Kind, device: torch.device | None, args: Any, kwargs: Any) -> Any:
+    def _followed(self, kind: FunctionRule, device: torch.device | None, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call on several devices, whose gradients autograd moves back as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
-            placed = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
+            placed = {self.simulation.placements.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {
+                None
+            }
             if len(placed) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
-            target = self.world.claims.device(args[0]) if kind.copies and args else device
+            target = self.simulation.placements.device(args[0]) if kind.copies and args else device
 
             def followed(value: Any) -> Any:
                 if isinstance(value, Tensor) and value.requires_grad and not devices.is_transformed(value):
-                    now = self.world.claims.device(value)
+                    now = self.simulation.placements.device(value)
                     if now not in (None, target) and (kind.copies or value.dim() == 0):
                         return _Move.apply(value, self, None, now, value.dtype, {})
                 return value
@@ -137,35 +141,35 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Create a tensor whose simulated device is the requested device, or the default one."""
-        device, kind = devices.device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
+        device, kind = devices.device_of(kwargs.get("device")), FUNCTION_RULES.get(func, _OTHER)
         at = kind.sparse_at  # indices move to the device of the values
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
             device = devices.device_of(_default_device())
             if device is None and source is not None and kind.of_data:
-                device = self.world.claims.device(source)
+                device = self.simulation.placements.device(source)
             device = device or CPU
         if device is None or device.type not in ("cpu", *SIMULATED):
             return func(*args, **kwargs)
         if device.type in SIMULATED:
-            self.world.use(device)
+            self.simulation.use(device)
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
         # Move the given parts first, because the sparse tensor would hold them on their own devices.
         if at is not None and kwargs.get("device") is not None:
             args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
-        kwargs = {**kwargs, "device": self.world.home(device)}
-        if generator is not None and not self.world.has_values:
+        kwargs = {**kwargs, "device": self.simulation.home(device)}
+        if generator is not None and not self.simulation.has_values:
             kwargs["generator"] = None
-        with self.world.calling(name_of(func), device):
+        with self.simulation.calling(name_of(func), device):
             out = func(*args, **kwargs)
         if source is not None and at is None and devices.storage_of(out) is devices.storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor on another device
         origin = Origin("made", name_of(func), devices.here()) if device == CPU else None
         for tensor in tensors_in(out):
-            self.world.claims.put(tensor, device, origin)
+            self.simulation.placements.put(tensor, device, origin)
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -179,43 +183,43 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
     ) -> Tensor:
         """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
-        now = self.world.claims.device(tensor)
+        now = self.simulation.placements.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         if device.type not in ("cpu", *SIMULATED):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in SIMULATED:
-            self.world.use(device)
-        with self.world.calling("Tensor.to", device):
-            stands_in = self.world.stands_in(tensor)
+            self.simulation.use(device)
+        with self.simulation.calling("Tensor.to", device):
+            stands_in = self.simulation.stands_in(tensor)
             if now == device or (tensor.is_meta and not stands_in):
                 home = torch.device("meta") if stands_in else CPU
                 out = tensor.to(device=home, dtype=dtype or tensor.dtype, copy=copy, **more)
                 if out is not tensor:
-                    self.world.claims.put(out, device)
+                    self.simulation.placements.put(out, device)
                 return out
             if not devices.is_transformed(tensor) and tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
-        home = self.world.home(device)
-        with self.world.claims.memory.paused():
+        home = self.simulation.home(device)
+        with self.simulation.placements.memory.paused():
             if tensor.is_meta and home == CPU:
-                self.world.assume("cpu", None)
+                self.simulation.assume("cpu", None)
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
             else:
                 out = tensor.to(device=home, dtype=dtype, copy=True, **more)
-        before = self.world.claims.of(tensor).origin
+        before = self.simulation.placements.of(tensor).origin
         if before is not None and device != CPU:
             self.copied.add(before)
-        self.world.claims.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
+        self.simulation.placements.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with this mode active, which torch disables while it handles a call."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            own = self.world.here
+            own = self.simulation.here
             if not own.handling:
                 return function(*args, **kwargs)
             before, own.handling = own.handling, 0
@@ -232,7 +236,9 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
     """A move whose gradient is moved back. Without a `device` another operation moves the tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
+    def forward(
+        ctx: Any, tensor: Tensor, surface: TorchCalls, device: Any, source: Any, dtype: Any, more: Any
+    ) -> Tensor:
         ctx.surface, ctx.source, ctx.dtype = surface, source, tensor.dtype
         return tensor.view_as(tensor) if device is None else surface._copied(tensor, device, dtype, more)
 
@@ -240,7 +246,7 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> Any:
         is_home = ctx.source in (None, CPU)
         # Otherwise a copy between two GPUs would count as a copy to the host, because its result has no device yet.
-        with contextlib.nullcontext() if is_home else ctx.surface.world.here.entered():
+        with contextlib.nullcontext() if is_home else ctx.surface.simulation.here.entered():
             back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
 
@@ -276,78 +282,78 @@ _OPERATORS = {
 }
 
 
-def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
-    return surface.world.claims.device(tensor) or tensor.device
+def _device_get(surface: TorchCalls, tensor: Tensor, *rest: Any) -> torch.device:
+    return surface.simulation.placements.device(tensor) or tensor.device
 
 
-def _is_on(kind: str, surface: Surface, tensor: Tensor, *rest: Any) -> bool:
+def _is_on(kind: str, surface: TorchCalls, tensor: Tensor, *rest: Any) -> bool:
     return bool(_device_get(surface, tensor).type == kind)
 
 
-def _get_device(surface: Surface, tensor: Tensor) -> int:
+def _get_device(surface: TorchCalls, tensor: Tensor) -> int:
     device = _device_get(surface, tensor)
     return -1 if device.index is None or device.type == "cpu" else device.index
 
 
-def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _to(surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Answer `Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = devices.device_of(kwargs.get("device")), kwargs.get("dtype")
     rest = list(args)
     other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
     if other is not None:
-        device, dtype = surface.world.claims.device(other), other.dtype
+        device, dtype = surface.simulation.placements.device(other), other.dtype
     elif rest and not isinstance(rest[0], torch.dtype):
         device = devices.device_of(rest.pop(0))
     if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
         dtype = rest.pop(0) or dtype
     flags = [flag for flag in rest if isinstance(flag, bool)]
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
-    device = device or surface.world.claims.device(tensor) or CPU
+    device = device or surface.simulation.placements.device(tensor) or CPU
     return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
-def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
+def _format(surface: TorchCalls, tensor: Tensor, spec: str) -> str:
     """Format a number as text, which torch does not do for a meta tensor."""
     if tensor.dim() or type(tensor) is not Tensor:
         return str(surface.again(object.__format__)(tensor, spec))
-    if surface.world.stands_in(tensor):
-        return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
+    if surface.simulation.stands_in(tensor):
+        return format(surface.simulation.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
     return str(tensor.__format__(spec))
 
 
-def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+def _pin(surface: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
     return _pinned(surface, tensor.clone())
 
 
-def _pinned(surface: Surface, tensor: Tensor) -> Tensor:
+def _pinned(surface: TorchCalls, tensor: Tensor) -> Tensor:
     for storage in devices.storages_of(tensor):
-        surface.world.claims.storages.row(storage).is_pinned = True
+        surface.simulation.placements.storages.row(storage).is_pinned = True
     return tensor
 
 
-def _tolist(surface: Surface, tensor: Tensor) -> Any:
-    if not surface.world.stands_in(tensor):
+def _tolist(surface: TorchCalls, tensor: Tensor) -> Any:
+    if not surface.simulation.stands_in(tensor):
         return tensor.tolist()
-    surface.world.assume("tolist", None)
+    surface.simulation.assume("tolist", None)
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
-def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _beside(func: Any, surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Create a tensor from data on the device of another tensor, unless a device is named."""
     device = kwargs.get("device") or _device_get(surface, tensor)
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
-def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _new(surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Answer `Tensor.new`, which SparseAdam uses. Given a tensor or a storage, the result is on its device."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, surface, tensor, *args, **kwargs)
 
 
-def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    device = surface.world.claims.device(tensor) or CPU
+def _type(surface: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    device = surface.simulation.placements.device(tensor) or CPU
     if dtype is None:
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
     if isinstance(dtype, torch.dtype):
@@ -357,32 +363,32 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
     _refuse("Tensor.type with a class of tensors on CUDA")
 
 
-def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
+def _deepcopy(surface: TorchCalls, tensor: Tensor, memo: Any) -> Any:
     """Copy the tensor with its storage. No operation shows this copy, so the result's device is set here."""
     out = Tensor.__deepcopy__(tensor, memo)
-    surface.world.claims.put(out, surface.world.claims.device(tensor))
+    surface.simulation.placements.put(out, surface.simulation.placements.device(tensor))
     return out
 
 
-def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
+def _on_host_only(original: Any, surface: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """Call a function that is not simulated on a device. For a tensor on CUDA the analysis stops at its line."""
     if _is_on("cuda", surface, tensor):
         _refuse(f"{name_of(original)} of a tensor on CUDA")
     return original(tensor, *rest, **kwargs)
 
 
-def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
+def _unpacked(surface: TorchCalls, *args: Any, **kwargs: Any) -> Any:
     """Return padded sequences, and their lengths on the host. No operation shows these, so their device is set."""
     out = surface._called(_UNPACKED, args, kwargs)
-    surface.world.claims.put(out[1], CPU)
+    surface.simulation.placements.put(out[1], CPU)
     return out
 
 
-def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
+def _set_grad(surface: TorchCalls, tensor: Tensor, gradient: Any) -> None:
     """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
     types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
-    surface.world.apart("gradient", gradient, surface.device_of(tensor), "Tensor.grad", text)
+    surface.simulation.raise_if_elsewhere("gradient", gradient, surface.device_of(tensor), "Tensor.grad", text)
     tensor.grad = gradient
 
 
@@ -392,7 +398,7 @@ def _named_device(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FunctionRule:
     """The treatment of devices by a torch function. By default its tensors and results are on one device."""
 
     # The replacement of the function.
@@ -414,8 +420,8 @@ class Kind:
     sparse_at: int | None = None
 
 
-_OTHER = Kind()
-# A name is None if this torch does not have the function. As a key of KINDS it then matches no call.
+_OTHER = FunctionRule()
+# A name is None if this torch does not have the function. As a key of FUNCTION_RULES it then matches no call.
 _PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
 _JAGGED = torch_private.find("torch._nested_view_from_jagged")
 _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))
@@ -432,7 +438,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
     _T.is_shared: lambda surface, tensor: _is_on("cuda", surface, tensor) or tensor.is_shared(),
-    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
+    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.simulation.placements.is_pinned(tensor),
     _T.tolist: _tolist,
     _T.__format__: _format,
     _T.new: _new,
@@ -449,27 +455,31 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
 }
-KINDS: dict[Any, Kind] = {
-    **{func: Kind(answer=answer) for func, answer in _ANSWERS.items()},
-    _T.numpy: Kind(read=lambda x, *_, force=False, **__: [] if force else [("self", x)], type_error=rules.NO_NUMPY),
-    _T.__array__: Kind(read=lambda x, *_, **__: [("self", x)], type_error=rules.NO_NUMPY),
-    torch.set_rng_state: Kind(type_error=rules.NO_STATE),
+FUNCTION_RULES: dict[Any, FunctionRule] = {
+    **{func: FunctionRule(answer=answer) for func, answer in _ANSWERS.items()},
+    _T.numpy: FunctionRule(
+        read=lambda x, *_, force=False, **__: [] if force else [("self", x)], type_error=rules.NO_NUMPY
+    ),
+    _T.__array__: FunctionRule(read=lambda x, *_, **__: [("self", x)], type_error=rules.NO_NUMPY),
+    torch.set_rng_state: FunctionRule(type_error=rules.NO_STATE),
     **dict.fromkeys(
         (torch.tensor_split, _T.tensor_split),
-        Kind(read=lambda x, places=None, *_, **more: [(_SECTIONS, more.get(_SECTIONS, places))]),
+        FunctionRule(read=lambda x, places=None, *_, **more: [(_SECTIONS, more.get(_SECTIONS, places))]),
     ),
-    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), Kind(alike=rules.OTHER_GRID)),
-    **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), Kind(alike=rules.OTHER_QUANTILE)),
-    _JAGGED: Kind(alike=rules.OTHER_OFFSETS, first=2),
-    **dict.fromkeys((torch.bernoulli, torch.normal), Kind(fills_any=True)),
-    _PADDED: Kind(first=1),
-    **dict.fromkeys((_T.copy_, _T.__setitem__), Kind(copies=True)),
+    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), FunctionRule(alike=rules.OTHER_GRID)),
+    **dict.fromkeys(
+        (torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), FunctionRule(alike=rules.OTHER_QUANTILE)
+    ),
+    _JAGGED: FunctionRule(alike=rules.OTHER_OFFSETS, first=2),
+    **dict.fromkeys((torch.bernoulli, torch.normal), FunctionRule(fills_any=True)),
+    _PADDED: FunctionRule(first=1),
+    **dict.fromkeys((_T.copy_, _T.__setitem__), FunctionRule(copies=True)),
     # Lengths and targets may lie on the CPU.
-    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), Kind(carries=True)),
-    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.asarray), Kind(of_data=True)),
-    torch.sparse_coo_tensor: Kind(of_data=True, sparse_at=1),
+    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), FunctionRule(carries=True)),
+    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.asarray), FunctionRule(of_data=True)),
+    torch.sparse_coo_tensor: FunctionRule(of_data=True, sparse_at=1),
     **{
-        getattr(torch, f"sparse_{layout}_tensor"): Kind(of_data=True, sparse_at=2)
+        getattr(torch, f"sparse_{layout}_tensor"): FunctionRule(of_data=True, sparse_at=2)
         for layout in ("compressed", "csr", "csc", "bsr", "bsc")
     },
 }
@@ -531,7 +541,7 @@ def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-class _Waits(contextlib.AbstractContextManager[Any]):
+class _Stream(contextlib.AbstractContextManager[Any]):
     """A stream or an event of a simulated device. All of its work is always complete."""
 
     cuda_stream = 0
@@ -554,7 +564,7 @@ class _Waits(contextlib.AbstractContextManager[Any]):
     elapsed_time = functools.partialmethod(_constant(0.0))  # nothing takes time here
 
 
-class _Event(_Waits):
+class _Event(_Stream):
     """An event. It is a separate class because a program may test the type, and `run` counts the waits of each type."""
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
@@ -564,7 +574,7 @@ class _Event(_Waits):
 class _OnDevice(contextlib.ContextDecorator):
     """`with torch.cuda.device(1):`. The argument may also be a tensor."""
 
-    world: World
+    simulation: Simulation
 
     def __init__(self, device: Any) -> None:
         # -1 is `get_device` of a tensor on the CPU and names no device.
@@ -573,21 +583,21 @@ class _OnDevice(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         self.before = CURRENT.index
-        _set_device(self.world, self.given)
+        _set_device(self.simulation, self.given)
 
     def __exit__(self, *raised: object) -> None:
         CURRENT.index = self.before
 
 
-def _set_device(world: World, device: Any) -> None:
+def _set_device(simulation: Simulation, device: Any) -> None:
     given = devices.device_of(device)
     if given is not None and given.index is not None:
-        world.use(given)
+        simulation.use(given)
         CURRENT.index = given.index
 
 
-def _cuda_functions(world: World) -> dict[str, Any]:
-    gpu = world.gpu
+def _cuda_functions(simulation: Simulation) -> dict[str, Any]:
+    gpu = simulation.gpu
     major, minor = gpu.capability
     properties = types.SimpleNamespace(
         name=gpu.name,
@@ -607,22 +617,22 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
-        **_memory_functions(world.claims.memory, gpu.readable_bytes),
-        "is_initialized": lambda: world.used_by is not None,
+        **_memory_functions(simulation.placements.memory, gpu.readable_bytes),
+        "is_initialized": lambda: simulation.used_by is not None,
         "is_current_stream_capturing": _constant(False),
-        "device_count": _constant(world.count or 1),
+        "device_count": _constant(simulation.count or 1),
         "current_device": lambda: CURRENT.index,
-        "set_device": functools.partial(_set_device, world),
-        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
+        "set_device": functools.partial(_set_device, simulation),
+        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"simulation": simulation})),
         "get_device_name": _constant(gpu.name),
         "get_device_capability": _constant(gpu.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
         "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
-        "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(world.count or 1)),
+        "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(simulation.count or 1)),
         "Event": _Event,
-        **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Waits),
+        **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Stream),
     }
     # Functions that start CUDA in the real `torch.cuda`.
     starting = (
@@ -633,7 +643,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
 
     def started(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
-        world.use(devices.device_of(named[0]) if named else None)
+        simulation.use(devices.device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
     return {**answers, **{name: functools.partial(started, answers[name]) for name in starting}}
@@ -662,26 +672,26 @@ def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
     }
 
 
-def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
-    world, clear = surface.world, torch.clear_autocast_cache
+def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
+    simulation, clear = surface.simulation, torch.clear_autocast_cache
     of_accelerators = {
         "is_available": _constant(True),
-        "device_count": _constant(world.count or 1),
+        "device_count": _constant(simulation.count or 1),
         "current_accelerator": _constant(torch.device("cuda")),
         **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: CURRENT.index),
-        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, world)),
-        "current_stream": _Waits,
-        "device_index": type("device_index", (_OnDevice,), {"world": world}),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, simulation)),
+        "current_stream": _Stream,
+        "device_index": type("device_index", (_OnDevice,), {"simulation": simulation}),
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
     }
 
     def uncast() -> None:
         """Clear the casts at the end of a region of autocast, which may be one of the CPU's."""
-        world.casts.clear()
+        simulation.casts.clear()
         clear()
 
     patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, value) for name, value in _cuda_functions(world).items()),
+        *((torch.cuda, name, value) for name, value in _cuda_functions(simulation).items()),
         *((torch.accelerator, name, value) for name, value in of_accelerators.items()),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
@@ -695,22 +705,22 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, world)),
-        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, world)),
-        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, world))),
-        *engine.of_files(world),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, simulation)),
+        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, simulation)),
+        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, simulation))),
+        *engine.of_files(simulation),
         (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, surface))
             for owner in (torch, torch.utils.dlpack)
         ),
-        *kernels.patches(world),
+        *kernels.patches(simulation),
     ]
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run a thread of the program with the modes, because each thread needs its own."""
-        with kernels.autocast_here(), surface, Dispatch(world):
+        with kernels.autocast_here(), surface, Dispatch(simulation):
             function(*args, **kwargs)
 
     set_state = torch.set_rng_state
@@ -735,7 +745,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", devices.here())
         for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
             if surface.device_of(tensor) == CPU:
-                world.claims.put(tensor, CPU, origin)
+                simulation.placements.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must be on their outputs' devices; 0-dim ones are moved there."""
@@ -745,7 +755,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
             first.append(gradient.to(device) if is_number and device else gradient)
             with UNSEEN():
                 text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                world.apart("gradient", first[-1], device, "backward", text)
+                simulation.raise_if_elsewhere("gradient", first[-1], device, "backward", text)
         return run(outputs, tuple(first), *args, **kwargs)
 
     return [
@@ -768,7 +778,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
+def _grouped(surface: TorchCalls, original: Any) -> Callable[..., dict[Any, Any]]:
     """Group lists of tensors by dtype and by the simulated device of the first list's tensors, as torch does."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
@@ -804,11 +814,11 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 @contextlib.contextmanager
-def simulated(world: World) -> Iterator[Surface]:
-    """Simulate a GPU inside the `with` block: tensors report their devices in `world`, and torch reports a GPU."""
+def simulated(simulation: Simulation) -> Iterator[TorchCalls]:
+    """Simulate a GPU inside the `with` block: tensors report their devices in `simulation`, and torch reports a GPU."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
-    surface = Surface(world)
+    surface = TorchCalls(simulation)
     CURRENT.index = 0
-    with replaced(_patches(surface)), kernels.autocasting(world), surface, Dispatch(world):
+    with replaced(_patches(surface)), kernels.autocasting(simulation), surface, Dispatch(simulation):
         yield surface

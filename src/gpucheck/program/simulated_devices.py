@@ -1,7 +1,7 @@
-"""The device that a plain CPU tensor claims, the line that claimed it, and the names by which a line reaches it.
+"""The simulated device of a plain CPU tensor, the line that put it there, and the names by which a line reaches it.
 
-A claim belongs to a storage, and lasts as long. Views share a storage and so a device, and a write in place does not
-change the device. The running frames show to whom a tensor belongs.
+A placement belongs to a storage, and lasts as long. Views share a storage and so a device, and a write in place does
+not change the device. The running frames show to whom a tensor belongs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if is_transformed is None or _unwrapped is None:
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 # The lines that rank files by owner. A dry run replaces this with an object that knows the program's own package.
 lines = Lines("", None)
-# Types of devices that tensors can claim. torch itself handles all others.
+# Types of simulated devices. torch itself handles all others.
 SIMULATED = ("cuda", "xpu", "mps")
 
 
@@ -117,56 +117,56 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The claim of a storage. `device` is None while it is unknown: the first operation that determines it sets it."""
+class Placement:
+    """The simulated device of a storage; None while it is unknown: the first operation that determines it sets it."""
 
     device: torch.device | None
     origin: Origin | None = None
 
 
-class Claims:
-    """Claims by storage. A tensor that nobody claimed lies on the CPU. `memory` counts what claims cuda:0."""
+class Placements:
+    """Placements by storage. A tensor without one lies on the CPU. `memory` counts the tensors on cuda:0."""
 
     def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory or Memory[Place]()
         self.storages = self.memory.storages
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
-        return self._claim(storage) is not None
+        return self._placement(storage) is not None
 
-    def _claim(self, storage: torch.UntypedStorage) -> Claim | None:
+    def _placement(self, storage: torch.UntypedStorage) -> Placement | None:
         row = self.storages.of(storage)
-        return None if row is None else row.claim
+        return None if row is None else row.placement
 
     def is_pinned(self, tensor: Tensor) -> bool:
         return any(row.is_pinned for storage in storages_of(tensor) if (row := self.storages.of(storage)) is not None)
 
-    def of(self, tensor: Tensor) -> Claim:
-        """Return the claim of a tensor. Nothing is known of a tensor without a storage."""
+    def of(self, tensor: Tensor) -> Placement:
+        """Return the placement of a tensor. Nothing is known of a tensor without a storage."""
         storage = storage_of(tensor)
-        if storage is not None and (claim := self._claim(storage)):
-            return claim
-        if tensor.device.type != "cpu":  # a meta tensor claims `meta`, unless it stands for a tensor without values
-            return Claim(tensor.device)
-        return Claim(None if storage is None else CPU)
+        if storage is not None and (placement := self._placement(storage)):
+            return placement
+        if tensor.device.type != "cpu":  # a meta tensor is on `meta`, unless it stands for a tensor without values
+            return Placement(tensor.device)
+        return Placement(None if storage is None else CPU)
 
     def device(self, tensor: Tensor) -> torch.device | None:
         return self.of(tensor).device
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
-        claim = self._claim(storage.untyped())
-        return CPU if claim is None else claim.device
+        placement = self._placement(storage.untyped())
+        return CPU if placement is None else placement.device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         for storage in storages_of(tensor):
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
-        """Claim a device for a storage that may have no tensor yet, as while a file is loaded."""
+        """Place a storage on a device, also one that has no tensor yet, as while a file is loaded."""
         if device != CPU or origin is not None:
-            self.storages.row(storage).claim = Claim(device, origin)
+            self.storages.row(storage).placement = Placement(device, origin)
         elif (row := self.storages.of(storage)) is not None:
-            row.claim = None
+            row.placement = None
         self.memory.put(storage, is_held=device == COUNTED)
 
 
@@ -186,13 +186,13 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
 
 
 def cause(
-    frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
+    frame: FrameType, tensor: Tensor, expected: str, placements: Placements, *, has_name: bool
 ) -> tuple[Origin | None, str | None, str | None]:
     """Return the origin of an operand that is not on the device `expected`, and an expression for it at the failing
     line. The last value is an expression for the device at the line that makes the operand; None if it should be moved.
     """
-    origin = claims.of(tensor).origin
-    origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
+    origin = placements.of(tensor).origin
+    origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, placements) or origin
     line = source_line(frame)
     names = (name for name, value in _ways(frame) if has_name and _same(value, tensor))
     variable = next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)), None)
@@ -204,7 +204,7 @@ def cause(
     if not re.search(rf"\b{re.escape(called or '.')}\(", line) or not (inside or variable is None):
         return origin, variable, None
     there = f'"{expected.removesuffix(":0")}"'
-    return origin, variable, next(_names(frame, origin.place, expected, claims, inside=inside), there)
+    return origin, variable, next(_names(frame, origin.place, expected, placements, inside=inside), there)
 
 
 def _same(value: Any, tensor: Tensor) -> bool:
@@ -234,21 +234,21 @@ def _lines(code: CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line}
 
 
-def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
+def _names(frame: FrameType, place: Place, expected: str, placements: Placements, *, inside: bool) -> Iterator[str]:
     """Yield expressions for the device `expected` that a line can use: `x.device` of a tensor, or a variable."""
     if inside:
         known = _known(frame, place.line)
-        yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
+        yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, placements))
         yield from _devices(known, expected)
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
         yield from _devices(frame.f_globals, expected)
 
 
-def peer_and_device(frame: FrameType, expected: str, claims: Claims) -> tuple[str | None, str | None]:
+def peer_and_device(frame: FrameType, expected: str, placements: Placements) -> tuple[str | None, str | None]:
     """Return a local variable with a tensor on the device `expected`, and the program's own name for that device."""
     known = _known(frame, frame.f_lineno)
-    peers = (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims))
+    peers = (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, placements))
     return next(peers, None), next(_devices({**frame.f_globals, **known}, expected), None)
 
 
@@ -311,7 +311,7 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
     return None
 
 
-def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: Claims) -> Origin | None:
+def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, placements: Placements) -> Origin | None:
     """Return the origin of a tensor that a module holds, or that was computed from an attribute of one."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
@@ -320,7 +320,7 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     for own in (*(own for own, _ in methods(frame) if isinstance(own, nn.Module)), *named.values()):
         for name, value in attributes(own):
             has_place = origin is not None and origin.place is not None
-            is_derived = has_place and isinstance(value, Tensor) and claims.of(value).origin == origin
+            is_derived = has_place and isinstance(value, Tensor) and placements.of(value).origin == origin
             if (is_derived or _same(value, tensor)) and (place := assigned(type(own), name)) is not None:
                 return Origin("attribute", name, place)
             if isinstance(value, (list, tuple, dict)):
@@ -352,14 +352,14 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
     return "buffer" if any(_same(buffer, tensor) for buffer in module.buffers()) else None
 
 
-def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, Origin] | None:
+def stale(frame: FrameType | None, expected: str, placements: Placements) -> tuple[str, Origin] | None:
     """Return the device to which all registered tensors of a running module moved, and its plain attribute that stayed
     on `expected`. Return None if another variable may have brought a tensor on `expected` to the line."""
     for own, known in methods(frame):
         if isinstance(own, nn.Module):
-            devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
-            kept = [name for name, value in attributes(own) if _is_at(value, expected, claims)]
-            is_given = any(_is_at(value, expected, claims) for value in known.values())
+            devices = {str(placements.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
+            kept = [name for name, value in attributes(own) if _is_at(value, expected, placements)]
+            is_given = any(_is_at(value, expected, placements) for value in known.values())
             places = [(name, place) for name in kept if (place := assigned(type(own), name)) is not None]
             if len(devices) == 1 and expected not in devices and places and not is_given:
                 line = source_line(frame)
@@ -368,8 +368,8 @@ def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, 
     return None
 
 
-def _is_at(value: Any, device: str, claims: Claims) -> bool:
-    return isinstance(value, Tensor) and str(claims.device(value)) == device
+def _is_at(value: Any, device: str, placements: Placements) -> bool:
+    return isinstance(value, Tensor) and str(placements.device(value)) == device
 
 
 def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:

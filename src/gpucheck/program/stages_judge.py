@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gpucheck import stats
 from gpucheck.program import ranks_judge
-from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, Verdict
+from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, JobVerdict
 
 # A stage is the busiest, or a rank slower than before, by this share: work around sends differs by some percent.
 MORE = 0.1
@@ -34,11 +34,11 @@ class Pipeline:
     groups: Collection[frozenset[int]]
 
 
-def judge(pipeline: Pipeline) -> Verdict:
+def judge(pipeline: Pipeline) -> JobVerdict:
     """Return the verdict. A `straggler` is slower than before (`since`), or else than its siblings."""
     own, count = pipeline.own_s, len(pipeline.step_s)
     if count < ranks_judge.FEWEST_STEPS - APART:
-        return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
+        return JobVerdict("not_decided", reason=ranks_judge.too_few(count + APART))
     step_s = statistics.fmean(pipeline.step_s)
     least = max(LEAST_SHARE * step_s, LEAST_S)
     all_stages = stages(pipeline)
@@ -46,16 +46,16 @@ def judge(pipeline: Pipeline) -> Verdict:
     for stage in (stage for stage in all_stages if len(stage) > 1):
         slow |= _behind_siblings({rank: own[rank] for rank in stage}, least)
     if slow:
-        return Verdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
+        return JobVerdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
     slower = {rank: at for rank in own if (at := _slower_since(own[rank], pipeline.step_s, least)) is not None}
     # A slowdown of most ranks is caused by the machine or by the job's work.
     if slower and len(slower) <= len(own) / 2:
         since = min(slower.values())
         cost = statistics.fmean(pipeline.step_s[since:]) - statistics.fmean(pipeline.step_s[:since])
         gains = {rank: _gain(own[rank], at) for rank, at in slower.items()}
-        return Verdict("straggler", tuple(sorted(slower)), cost, gains, since=since + APART + 1)
+        return JobVerdict("straggler", tuple(sorted(slower)), cost, gains, since=since + APART + 1)
     busiest = _busiest(all_stages, pipeline, least)
-    return Verdict("busiest" if busiest else "alike", busiest)
+    return JobVerdict("busiest" if busiest else "alike", busiest)
 
 
 def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:

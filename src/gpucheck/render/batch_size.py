@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
@@ -57,31 +57,31 @@ def page(report: Report) -> Page:
         first = text.answer(report.summary.verdict, _first_line(result))
     elif cause is None and not report.summary.complete:
         first = text.answer("inconclusive", "no batch passed; interrupted")
-    under = [Line(_subject(result), "dim")] if first or cause else []
+    under = [TextLine(_subject(result), "dim")] if first or cause else []
     in_use = _in_use(result)
-    body = [*([_trials(result)] if result.trials else []), *([Line(), *in_use] if in_use else [])]
+    body = [*([_trials(result)] if result.trials else []), *([TextLine(), *in_use] if in_use else [])]
     return Page(first, body, _details(result) if largest is not None else [], findings, cause, under=under)
 
 
-def _in_use(result: FoundBatchSize) -> list[Line]:
+def _in_use(result: FoundBatchSize) -> list[TextLine]:
     lines = []
     if result.knee and result.knee.batch_size:
-        lines.append(Line(f"best value: {result.knee.batch_size} (within 5 % of top speed)"))
+        lines.append(TextLine(f"best value: {result.knee.batch_size} (within 5 % of top speed)"))
     if result.max_batch_size and result.limiting_factor not in (None, "memory"):
-        lines.append(Line(f"limit: {_limit(result)}"))
+        lines.append(TextLine(f"limit: {_limit(result)}"))
     if split := _split(result.memory_split, result.axis.name if result.axis else None):
-        lines.append(Line(split))
+        lines.append(TextLine(split))
     if result.accumulation:
         lines.append(text.advice_line(accumulation(result.accumulation)))
     return lines
 
 
 def _details(result: FoundBatchSize) -> list[Block]:
-    lines = [Line(f"peak {taken}")] if (taken := _of_budget(result)) else []
+    lines = [TextLine(f"peak {taken}")] if (taken := _of_budget(result)) else []
     if result.limiting_factor is not None:
         failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
-        lines.append(Line(f"limit: {_limit(result)}{failing}"))
-    return [*lines, Line(f"budget: {result.budget_reason or UNKNOWN}"), Line()]
+        lines.append(TextLine(f"limit: {_limit(result)}{failing}"))
+    return [*lines, TextLine(f"budget: {result.budget_reason or UNKNOWN}"), TextLine()]
 
 
 def _subject(result: FoundBatchSize) -> str:
@@ -201,8 +201,8 @@ def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
     cause, recipe = report.finding("batch_size.estimate"), result.recipe
     axis = recipe.axis and f"{recipe.axis} at batch size {recipe.batch_size}"
     parts = (_what(result), result.dtype, axis, recipe.amp and f"{recipe.amp} autocast", "nothing was run")
-    under = [Line(" · ".join(filter(None, parts)), "dim")]
-    details = [Line(f"set aside, {result.source}")] if result.context_bytes or result.workspace_bytes else []
+    under = [TextLine(" · ".join(filter(None, parts)), "dim")]
+    details = [TextLine(f"set aside, {result.source}")] if result.context_bytes or result.workspace_bytes else []
     then = "use a smaller model, or estimate for a larger --memory-limit" if result.max_batch_size is None else None
     return Page(None, [_estimate_memory(result)], details, report.findings, cause, then, under)
 

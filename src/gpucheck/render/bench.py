@@ -10,8 +10,8 @@ from typing import Any, Literal
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
-from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, OverlapResult
@@ -144,30 +144,30 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
         what = f"{text.counted(count, 'row')} measured" if count else "nothing was measured"
         first = text.answer(report.summary.verdict, what)
     above = [
-        text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}")
+        text.answer(verdict, _fitting(answer)) if several else TextLine(f"  {_fitting(answer)}")
         for verdict, answer in lines
     ]
     if answers and several:
         # A device that was left out has one line with the reason, unless another line is about it.
-        shown = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
+        shown = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in NEEDS_ACTION)}
         skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in shown}
         above += [text.answer("skip", text.sentence(finding)) for finding in skips.values()]
         findings = [finding for finding in findings if finding not in skips.values()]
     advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
     # Advice is shown only if nothing is wrong.
-    then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
+    then = advice[0] if advice and not any(finding.verdict in NEEDS_ACTION for finding in findings) else None
     if then is not None:
         findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]
-    body = body[1:] if body and body[0] == Line() else body
-    below = [Line(rests, "dim")] if (rests := rests_on(report)) else []
-    gap = [Line()] if below and body and not isinstance(body[-1], Line) else []
-    above += [Line()] if above and body else []
+    body = body[1:] if body and body[0] == TextLine() else body
+    below = [TextLine(rests, "dim")] if (rests := rests_on(report)) else []
+    gap = [TextLine()] if below and body and not isinstance(body[-1], TextLine) else []
+    above += [TextLine()] if above and body else []
     return Page(first, [*above, *body, *gap, *below], details, findings, cause, then)
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
     """Return whether a finding is the first line: it outranks any figure, or its device has no figure."""
-    if not answers or worst.verdict not in ASKING:
+    if not answers or worst.verdict not in NEEDS_ACTION:
         return not answers
     several = len(answers) > 1 or worst.device is not None
     is_failure = worst.verdict == "fail" and not worst.is_gate
@@ -176,7 +176,9 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
     """Return the verdict of the answer's line: the worst of the device's findings, or the report's for one device."""
-    mine = text.worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
+    mine = text.worst_of(
+        row for row in report.findings if row.device == answer.device.id and row.verdict in NEEDS_ACTION
+    )
     return report.summary.verdict if not several else mine.verdict if mine else "pass"
 
 
@@ -242,16 +244,16 @@ def pages_of(
     for device, rows in known:
         shown = blocks(device, rows)
         if shown and len(known) > 1:  # the first line names a single device
-            laid_out += [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")]
+            laid_out += [TextLine(), TextLine(f"{device.name or device.id} ({device.id})", "bold")]
         laid_out += shown
     answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
     details = flag_lines(report.measurements if flagged is None else flagged)
     return bench_page(report, answers, [*laid_out, *beside], details)
 
 
-def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[Line]:
+def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[TextLine]:
     flags = dict.fromkeys(flag for row in rows for flag in row.flags if flag in FLAGS)
-    return [Line(f"{FLAGS[flag][0] or flag}: {FLAGS[flag][1]}", "dim") for flag in flags]
+    return [TextLine(f"{FLAGS[flag][0] or flag}: {FLAGS[flag][1]}", "dim") for flag in flags]
 
 
 # -- bandwidth, and all benchmarks -------------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ def all_page(report: Report) -> Page:
     untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]
     untimed = [(benchmark, device) for benchmark, device in untimed if any(benchmark == name for name, _ in timed)]
     laid_out: list[Block] = [_all_table(answered, untimed, several=len(devices) > 1 or bool(untimed))]
-    laid_out += [Line(), Line(rest, "dim")] if (rest := rests_on(report)) else []
+    laid_out += [TextLine(), TextLine(rest, "dim")] if (rest := rests_on(report)) else []
     findings = [
         named(_of_benchmark(finding), several=len(devices) > 1)
         for finding in remarks_once(report.findings)

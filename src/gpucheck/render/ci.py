@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from gpucheck import errors
 from gpucheck.render.text import markdown_page, sentence
 from gpucheck.report.codec import to_json, written_out
-from gpucheck.report.finding import ASKING, Finding, Verdict
+from gpucheck.report.finding import NEEDS_ACTION, Finding, Verdict
 from gpucheck.report.report import Report
 
 # XML 1.0 cannot hold these characters, even escaped (section 2.2, production Char). Lone surrogates have no encoding.
@@ -153,7 +153,7 @@ def workflow_commands(report: Report) -> str:
     keys = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
     lines = []
     for finding in report.findings:
-        if finding.verdict in ASKING:
+        if finding.verdict in NEEDS_ACTION:
             fix = f"\nTo do: {finding.fix}" if finding.fix else ""
             message = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
             place = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}

@@ -9,7 +9,7 @@ from gpucheck.compare.comparison import not_comparable, row_label, row_text, spe
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render import text
 from gpucheck.render.bench import FLAGS, rate_text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Page, TextLine
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -47,11 +47,11 @@ def page(report: Report) -> Page:
         f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
         f"whole table (Holm). same: within ±{within}"
     )
-    first, under = _answer(compared.rows, report.summary.verdict, gate), [Line(_subject(compared, gate), "dim")]
-    return Page(first, comparison(report), [Line(method)], others, cause, changes.fix if changes else None, under)
+    first, under = _answer(compared.rows, report.summary.verdict, gate), [TextLine(_subject(compared, gate), "dim")]
+    return Page(first, comparison(report), [TextLine(method)], others, cause, changes.fix if changes else None, under)
 
 
-def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
+def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> TextLine:
     by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
         return text.answer(verdict, text.sentence(gate))

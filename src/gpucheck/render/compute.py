@@ -11,7 +11,7 @@ from gpucheck.bench import judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import bench, text
 from gpucheck.render.bench import Answer
-from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Line, Page, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult, OverlapResult, SearchedShape, SearchResult
@@ -111,7 +111,7 @@ def _search(entries: Sequence[SearchResult]) -> list[Block]:
     )
     final = all(entry.finalists for entry in known)
     head = "search: the finalists, measured in turns" if final else "search: the best so far"
-    return [Line(), Line(head), table_of(rows, columns)]
+    return [TextLine(), TextLine(head), table_of(rows, columns)]
 
 
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
@@ -245,8 +245,8 @@ def collective_page(report: Report) -> Page:
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
     body: list[Block] = [
         table_of(rows, _COLLECTIVE_COLUMNS),
-        *([Line()] if left else []),
-        *(Line(f"{finding.title} ({finding.message})") for finding in left),
+        *([TextLine()] if left else []),
+        *(TextLine(f"{finding.title} ({finding.message})") for finding in left),
     ]
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
     return bench.bench_page(report, [Answer(DeviceRef(place), sentence)], body, bench.flag_lines(rows))

@@ -10,21 +10,21 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from gpucheck import units
-from gpucheck.cards.at_work import work
+from gpucheck.cards.at_work import activity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render import text
 from gpucheck.render.doctor import gravity, ladder, versions_line
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, table_of
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, table_of
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import ASKING, Finding
+from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
 
 if TYPE_CHECKING:  # only `status` has this result
     from gpucheck.report.results.short import DoctorResult
 
-Value = TypeVar("Value", int, float)
+Number = TypeVar("Number", int, float)
 # The ID of the finding that there is no GPU, and the advice that the first line then has.
 NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
@@ -42,7 +42,7 @@ _SHORT_STATES = (
 
 def page(report: Report) -> Page:
     findings = report.findings
-    if any(finding.verdict in ASKING for finding in findings):
+    if any(finding.verdict in NEEDS_ACTION for finding in findings):
         return Page(None, _body(report), findings=findings, order=gravity)
     line, cause = _answer(report)
     then = NONE_THEN if cause is not None and cause.id == NONE else None
@@ -52,7 +52,7 @@ def page(report: Report) -> Page:
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
     """Return one reading of a watch: when it was taken, then the page."""
     now, following = map(_clock_time, (read, read + datetime.timedelta(seconds=interval_s)))
-    return [Line(f"{now}, next {following} (every {interval_s:g} s)", "dim"), *text.blocks(report)]
+    return [TextLine(f"{now}, next {following} (every {interval_s:g} s)", "dim"), *text.blocks(report)]
 
 
 def _clock_time(moment: datetime.datetime) -> str:
@@ -61,15 +61,15 @@ def _clock_time(moment: datetime.datetime) -> str:
 
 def _body(report: Report) -> list[Block]:
     facts = report.facts
-    body: list[Block] = [devices_table(facts.devices, report.findings), Line()] if facts.devices else []
-    body += [_processes(facts), Line()] if any(device.processes for device in facts.devices) else []
+    body: list[Block] = [devices_table(facts.devices, report.findings), TextLine()] if facts.devices else []
+    body += [_processes(facts), TextLine()] if any(device.processes for device in facts.devices) else []
     # Settings that hide GPUs are shown once for all GPUs.
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
-    below = [*(Line(mask) for mask in masks if mask), *versions_line(facts)]
+    below = [*(TextLine(mask) for mask in masks if mask), *versions_line(facts)]
     return [*body, *below] if below else body[:-1]
 
 
-def _answer(report: Report) -> tuple[Line | None, Finding | None]:
+def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
     """Return the first line with the finding that it states, or only the finding that comes first."""
     if (none := report.finding(NONE)) is not None:
         return None, none
@@ -83,7 +83,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
         return text.answer("warn", f"{unusable.title}: {unusable.message} ({beside})"), unusable
     alone = len(cards) == 1
     named = f"{called(cards[0])} ({text.short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
-    does = [work(card) for card in cards]
+    does = [activity(card) for card in cards]
     words = [word if alone else f"{does.count(word)} {word}" for word in ("busy", "light load", "idle") if word in does]
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
@@ -206,14 +206,14 @@ def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
     mine = [finding for finding in findings if is_about(finding, device)]
-    if (worst := text.worst_of(mine)) is not None and worst.verdict in ASKING:
+    if (worst := text.worst_of(mine)) is not None and worst.verdict in NEEDS_ACTION:
         return text.verdict_cell(worst.verdict, worst.title)
     if device.state:
         short = next((word for begins, word in _SHORT_STATES if device.state.startswith(begins)), device.state)
         return Cell(short, "yellow")
     if device.nvml_index is None:
         return Cell(UNKNOWN)
-    does = work(device)
+    does = activity(device)
     return text.verdict_cell("pass", "no fault" if does == "unknown" else does)
 
 
@@ -243,7 +243,7 @@ def _processes(facts: Facts) -> Block:
     return replace(table_of(rows, columns), dense=True)
 
 
-def _known(show: Callable[[Value], str], value: Value | None) -> str:
+def _known(show: Callable[[Number], str], value: Number | None) -> str:
     return UNKNOWN if value is None else show(value)
 
 
@@ -268,10 +268,10 @@ def status_page(report: Report) -> Page:
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
     line, cause, under = _status_answer(result, findings, report.facts)
-    body: list[Block] = [devices_table(gpus, report.findings), Line()] if gpus else []
+    body: list[Block] = [devices_table(gpus, report.findings), TextLine()] if gpus else []
     body += versions_line(report.facts)
     for entry in whose:
-        body += [Line(text.sentence(entry)), *([text.advice_line(entry.fix)] if entry.fix else [])]
+        body += [TextLine(text.sentence(entry)), *([text.advice_line(entry.fix)] if entry.fix else [])]
     details = ladder(result.rungs if result is not None else ())
     then = NONE_THEN if cause is not None and cause.id == NONE else None
     then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
@@ -280,19 +280,19 @@ def status_page(report: Report) -> Page:
 
 def _status_answer(
     result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
-) -> tuple[Line | None, Finding | None, list[Line]]:
+) -> tuple[TextLine | None, Finding | None, list[TextLine]]:
     """Return the first line, the finding that it states or that is the first line, and the lines below."""
     by_id = {finding.id: finding for finding in reversed(findings)}
     if NONE in by_id:
         return None, by_id[NONE], []
     works = result is not None and result.torch_works
     first = by_id.get(result.first or "") if result is not None else None
-    worst = text.worst_of(finding for finding in findings if finding.verdict in ASKING)
-    if first is not None and first.verdict in ASKING:
+    worst = text.worst_of(finding for finding in findings if finding.verdict in NEEDS_ACTION)
+    if first is not None and first.verdict in NEEDS_ACTION:
         short = first.message.startswith("torch ")
         words = first.message if short else first.title
         lead = "" if works or ("torch" in first.title and not short) else "torch cannot use the GPU: "
-        under = [] if short or not first.message else [Line(first.message)]
+        under = [] if short or not first.message else [TextLine(first.message)]
         return text.answer(first.verdict, f"{lead}{words}"), first, under
     if works and (worst is None or worst.verdict == "warn"):
         warnings = sum(finding.verdict == "warn" for finding in findings)

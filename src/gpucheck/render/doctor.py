@@ -11,13 +11,13 @@ from gpucheck import units
 from gpucheck.cards import at_rest
 from gpucheck.cards.checks import CHECKS
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Column, Line, Page
+from gpucheck.render.text import UNKNOWN, Block, Column, Page, TextLine
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import ASKING, Finding, Verdict
+from gpucheck.report.finding import NEEDS_ACTION, Finding, Verdict
 from gpucheck.report.report import Report, in_short
 
 if TYPE_CHECKING:  # `devices`, which shows no such result, starts faster without these classes
-    from gpucheck.report.results.short import RungStanding
+    from gpucheck.report.results.short import StageStanding
 
 _COLUMNS = (Column("stage", "left"), Column("state", "left"), Column("shown by", "left", wraps=True))
 # The sign of a stage's state: an unknown stage is not healthy.
@@ -39,14 +39,14 @@ def page(report: Report) -> Page:
     body = ladder(result.rungs if result is not None else (), "" if first is None else first.title)
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
-        body.append(Line(f"follow-on failures: {follows}", "dim"))
+        body.append(TextLine(f"follow-on failures: {follows}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
         # The symptom and the certainty; `explain` has more under the ID.
         sure = text.SURE[first.evidence["certainty"]]
-        under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
+        under = [TextLine(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
         if first.evidence.get("settle"):
-            under.append(Line(f"to make sure: {first.evidence['settle']}"))
+            under.append(TextLine(f"to make sure: {first.evidence['settle']}"))
         line = text.answer(first.verdict, first.title)
         return Page(line, body, findings=others, cause=first, under=under, order=gravity)
     # The finding about the whole machine: torch uses the GPU, there is none, or no cause was found.
@@ -54,12 +54,12 @@ def page(report: Report) -> Page:
     counts = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counts["fail"]:
         # A lost GPU comes first, and then the line that the others work.
-        body = [Line(text.sentence(whole)), Line(), *body]
+        body = [TextLine(text.sentence(whole)), TextLine(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
     return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=gravity)
 
 
-def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
+def _whole(whole: Finding, beside: Counter[Verdict]) -> TextLine:
     """Return the line about the machine; its verdict is the worst of the other findings that need action."""
     counts = {verdict: text.counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
     if whole.verdict == "inconclusive":
@@ -69,14 +69,14 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     return text.answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
 
 
-def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
+def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[Block]:
     """Return the stages of this machine, without the `title` that the first line already has."""
     rows = [
         (stage.rung, text.verdict_cell(*_STATES[stage.state]), "" if stage.shown_by == title else stage.shown_by)
         for stage in rungs
         if stage.state != "absent"
     ]
-    return [text.table(_COLUMNS, rows), Line()] if rows else []
+    return [text.table(_COLUMNS, rows), TextLine()] if rows else []
 
 
 _ENDED: dict[Verdict, str] = {
@@ -111,7 +111,7 @@ def smoke_page(report: Report) -> Page:
         if finding.device:
             title = f"{finding.device}: {finding.id}" if len(used) > 1 else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
-        asking += [finding] if finding.verdict in ASKING else []
+        asking += [finding] if finding.verdict in NEEDS_ACTION else []
     counts = Counter(finding.verdict for finding in findings)
     words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _ENDED.items() if counts[verdict])
     words = words or "no check ran"
@@ -155,7 +155,7 @@ def gravity(finding: Finding) -> int:
 
 def versions_line(facts: Facts) -> list[Block]:
     """Return the versions; empty for a command that was cut off before they were read."""
-    return [Line(versions(facts), "dim")] if facts.python is not None else []
+    return [TextLine(versions(facts), "dim")] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpucheck.render import text
-from gpucheck.render.text import Block, Column, Line, Page
+from gpucheck.render.text import Block, Column, Page, TextLine
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import ExplainResult, IdPage, LintResult, TextMatch
@@ -29,20 +29,20 @@ def page(report: Report) -> Page:
 def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
     # A specific text (with its own numbers) needs no general meaning.
-    body: list[Block] = [] if first.specific or not first.meaning else [Line(first.meaning)]
+    body: list[Block] = [] if first.specific or not first.meaning else [TextLine(first.meaning)]
     sure = (
         "a symptom: the text does not name its cause"
         if first.symptom
         else text.SURE[first.certainty] + _BY_TEXT[first.certainty]
     )
-    body.append(Line(f"{f'a guess: {first.doubt}' if first.doubt else sure} ({first.id})", "dim"))
+    body.append(TextLine(f"{f'a guess: {first.doubt}' if first.doubt else sure} ({first.id})", "dim"))
     if first.conditions:
-        body.append(Line(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))
-    body += [Line(), Line("also in the text:")] if others else []
-    body += [Line(f"· line {match.line}: {match.title} ({match.id})") for match in others[:5]]
-    body += [Line(f"· and {len(others) - 5} more")] if len(others) > 5 else []  # nobody reads a longer list
+        body.append(TextLine(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))
+    body += [TextLine(), TextLine("also in the text:")] if others else []
+    body += [TextLine(f"· line {match.line}: {match.title} ({match.id})") for match in others[:5]]
+    body += [TextLine(f"· and {len(others) - 5} more")] if len(others) > 5 else []  # nobody reads a longer list
     title = f"{first.title}: {first.says}" if first.says else first.title
-    return Page(Line(title, "bold"), body, under=_steps(first.then))
+    return Page(TextLine(title, "bold"), body, under=_steps(first.then))
 
 
 def _page_of_id(page: IdPage) -> Page:
@@ -51,19 +51,19 @@ def _page_of_id(page: IdPage) -> Page:
         page.rung and f"breaks the stage {page.rung}",
         page.certainty and text.SURE[page.certainty],
     )
-    settle = [Line(f"to make sure: {page.settle}")] if page.settle else []
-    body = [Line(page.meaning), *settle, Line(" · ".join(filter(None, parts)), "dim")]
+    settle = [TextLine(f"to make sure: {page.settle}")] if page.settle else []
+    body = [TextLine(page.meaning), *settle, TextLine(" · ".join(filter(None, parts)), "dim")]
     # Texts, conditions and rules are titled by what is wrong, other findings by what they check.
     is_fault = page.of in ("text", "doctor", "lint")
     title = f"{page.title} ({page.id})" if is_fault else f"{page.id} checks: {page.title}"
-    return Page(Line(title, "bold"), body, under=_steps(page.then))
+    return Page(TextLine(title, "bold"), body, under=_steps(page.then))
 
 
 # A step ends at a semicolon with a space behind it, outside quotes and brackets; an apostrophe in a word is no quote.
 _STEP = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^()]*\)|(?<!\w)'[^']*'|;(?=\S)|[^;])+""")
 
 
-def _steps(then: str) -> list[Line]:
+def _steps(then: str) -> list[TextLine]:
     return [text.advice_line(step.strip()) for step in _STEP.findall(then) if step.strip()]
 
 
@@ -71,7 +71,9 @@ def lint_page(report: Report) -> Page:
     result = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [block for finding in placed for block in _mistake(finding)]
-    ignored = [Line(f"{text.counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
+    ignored = (
+        [TextLine(f"{text.counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
+    )
     others = [finding for finding in report.findings if finding not in placed]
     # The finding that nothing was wrong, or that there were no files to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
@@ -86,7 +88,7 @@ _COUNTED: dict[Verdict, tuple[str, str]] = {
 }
 
 
-def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
+def _lint_verdict(placed: list[Finding], row: LintResult) -> TextLine | None:
     if not placed:
         return None
     counts = Counter(finding.verdict for finding in placed)
@@ -98,9 +100,9 @@ def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
 def _mistake(finding: Finding) -> list[Block]:
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
-    lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", text.SIGNS[finding.verdict][2])]
+    lines: list[Block] = [TextLine(f"{place} {finding.id} {finding.message}", text.SIGNS[finding.verdict][2])]
     if source := evidence.get("source"):
         # A character that would move the cursor is shown as a blank.
         shown = "".join(letter if letter.isprintable() else " " for letter in source.strip())
-        lines.append(Line(f"{evidence['line']} | {shown}"))
+        lines.append(TextLine(f"{evidence['line']} | {shown}"))
     return [*lines, *([text.advice_line(finding.fix)] if finding.fix else [])]

@@ -14,9 +14,9 @@ from typing import Any
 import gpucheck
 from gpucheck import units
 from gpucheck.render import devices, doctor, text
-from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table
+from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Page, Table, TextLine
 from gpucheck.report.codec import from_json, to_json, visible
-from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
+from gpucheck.report.finding import NEEDS_ACTION, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
 # These limits on a table's rows and a text's characters keep a page below 1 MB, so that it can be mailed.
@@ -146,11 +146,11 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
     """Return a document's verdict, the worst of report, findings and first line, and that line without its sign."""
-    line = next((block.text for block in text.parts_of(report, verbose=False)[0] if isinstance(block, Line)), "")
+    line = next((block.text for block in text.parts_of(report, verbose=False)[0] if isinstance(block, TextLine)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
     shown: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
     verdicts += [shown] if shown else []
-    asking = [verdict for verdict in verdicts if verdict in ASKING]
+    asking = [verdict for verdict in verdicts if verdict in NEEDS_ACTION]
     return min(asking or verdicts[:1], key=WORST_FIRST.index), line[2:] if shown else line
 
 
@@ -170,7 +170,7 @@ def _blocks(blocks: Iterable[Block]) -> Iterable[str]:
     for block in blocks:
         if isinstance(block, Table):
             yield from _table(block)
-        elif isinstance(block, Line) and block.text:
+        elif isinstance(block, TextLine) and block.text:
             yield f'<p class="{block.style}">{_code(block.text)}</p>'
 
 

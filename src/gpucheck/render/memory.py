@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.memory.steps import BOUND
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Page, TextLine
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import FigureCheck, MemoryStep
@@ -24,7 +24,8 @@ def page(report: Report) -> Page:
         held = {row.device: f"; {row.message}" for row in of_others}
         rooms = [(row.device, _room(row) or row.message) for row in of_nvml]
         lines = [
-            Line(f"{device} ({names.get(device or '', 'GPU')}): {room}{held.get(device, '')}") for device, room in rooms
+            TextLine(f"{device} ({names.get(device or '', 'GPU')}): {room}{held.get(device, '')}")
+            for device, room in rooms
         ]
         lines += [
             text.signed(row.verdict, text.sentence(row))
@@ -37,16 +38,16 @@ def page(report: Report) -> Page:
     steps = report.results.get("memory") or ()
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
-        body += [text.signed(others.verdict, text.sentence(others)), Line()]
+        body += [text.signed(others.verdict, text.sentence(others)), TextLine()]
     # Nothing is shown on a device for which torch keeps no figures.
     if any(step.verdict != "skip" for step in steps):
         body.append(_steps(steps))
-    details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps]
+    details = [TextLine(f"{step.step}: {step.does}; {step.explanation}") for step in steps]
     shown = [finding for finding in report.findings if finding is not others or not body]
     return Page(_answer(report, accounting), body, details, shown, accounting)
 
 
-def _answer(report: Report, judged: Finding | None) -> Line | None:
+def _answer(report: Report, judged: Finding | None) -> TextLine | None:
     """Return the result of the memory steps and how much memory is free, or None after an earlier failure."""
     overall = report.finding("memory.device") or report.finding("memory.host")
     if judged is None:

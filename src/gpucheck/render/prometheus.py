@@ -21,7 +21,7 @@ from gpucheck.report.report import Report
 PREFIX = "gpucheck_"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 Labels = Mapping[str, str | None]
-Sample = tuple[str, Labels, float | None]
+MetricSample = tuple[str, Labels, float | None]
 
 # Every metric by its name after the prefix, with its help and, for a figure of a device, the function that reads it.
 METRICS: dict[str, tuple[str, Callable[[Device], float | None] | None]] = {
@@ -92,7 +92,7 @@ def metrics(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _samples(report: Report) -> Iterator[Sample]:
+def _samples(report: Report) -> Iterator[MetricSample]:
     command = {"command": report.command}
     yield "success", command, float(report.summary.complete and report.summary.exit == errors.OK)
     yield "exit_code", command, report.summary.exit
@@ -123,7 +123,7 @@ def _samples(report: Report) -> Iterator[Sample]:
                 yield "fleet_rate_ratio", labels, slow.ratio
 
 
-def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sample]:
+def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[MetricSample]:
     """Yield the worst verdict of each check on each device. A check may have several findings on one device."""
     worst: dict[tuple[str, str | None], Verdict] = {}
     for finding in report.findings:
@@ -135,7 +135,7 @@ def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sampl
             yield "check_verdict", {"command": report.command, **labels}, float(state == verdict)
 
 
-def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
+def _rates(row: Measurement, command: Labels) -> Iterator[MetricSample]:
     labels = {
         **command,
         "benchmark": row.name,

@@ -10,8 +10,8 @@ from operator import attrgetter
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Line, Page, filled, numbers, table_of
-from gpucheck.report.finding import ASKING, Finding
+from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, JobRank, RanksResult, RunLine, RunResult
@@ -47,14 +47,14 @@ def page(report: Report) -> Page:
             body = [*_periodic(report.findings), *body]
         elif main.id != "run.memory.full":
             # The job's verdict comes first, and this rank's verdict follows.
-            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {words}"), *body]
+            main, body = job, [*ranks_page(report).body, TextLine(), TextLine(f"rank 0: {words}"), *body]
             words = text.sentence(main)
     folder = os.getcwd()
     if rows := list(costly(result)):
         spent = (Column("time, ms", keep=9), text.column_of_numbers([row.time_s for row in rows], 1e-3))
         memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
-        body += [Line(), _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)]
-    body += [Line(), *_memory(result), *_traced(result, folder)]
+        body += [TextLine(), _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)]
+    body += [TextLine(), *_memory(result), *_traced(result, folder)]
     body = [text.signed(ended.verdict, text.sentence(ended)), *body] if ended is not None and main is time else body
     # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
@@ -70,8 +70,8 @@ def ranks_page(report: Report) -> Page:
         body.append(_ranks(result))
     if result.arrival != "arrival":
         how = "collectives by when the host issued them"
-        body.append(Line(f"{how}; gpucheck was never tried with NCCL between GPUs", "dim"))
-    return Page(None, body, [Line(f"not seen: {what}") for what in result.not_seen], found, main)
+        body.append(TextLine(f"{how}; gpucheck was never tried with NCCL between GPUs", "dim"))
+    return Page(None, body, [TextLine(f"not seen: {what}") for what in result.not_seen], found, main)
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
@@ -110,13 +110,13 @@ def _time(result: RunResult) -> Iterator[Block]:
     if shares is None:
         return
     if steps is None:
-        yield Line(f"{units.duration(shares.window_s)} since torch was loaded; no steps were seen")
+        yield TextLine(f"{units.duration(shares.window_s)} since torch was loaded; no steps were seen")
     else:
         median = "" if steps.median_s is None else f", {units.duration(steps.median_s)} each (median)"
         slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
-        yield Line(f"{steps.count} steps{median}{slowest}")
+        yield TextLine(f"{steps.count} steps{median}{slowest}")
         if steps.first_s:
-            yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
+            yield TextLine(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
     names = ("data", "copies", "waits", "rest", "device busy")
     busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
     parts = [units.percent(share) for share in (shares.data, shares.copies, shares.waits, shares.rest)]
@@ -150,9 +150,9 @@ def _memory(result: RunResult) -> Iterator[Block]:
         where = f"in {device.peak_phase}" + (f", step {device.peak_step + 1}" if result.steps is not None else "")
         reserved = f"reserved {units.capacity(device.peak_reserved_bytes)}, unused at the peak "
         retries = f", {device.retries} retries" if device.retries else ""
-        yield Line(f"{device.id}: {peak} {where}; {reserved}{units.capacity(device.fragmented_bytes)}{retries}")
+        yield TextLine(f"{device.id}: {peak} {where}; {reserved}{units.capacity(device.fragmented_bytes)}{retries}")
     if result.host_peak_bytes is not None:
-        yield Line(f"host memory: peak {units.capacity(result.host_peak_bytes)}")
+        yield TextLine(f"host memory: peak {units.capacity(result.host_peak_bytes)}")
 
 
 def _traced(result: RunResult, folder: str) -> list[Block]:
@@ -174,20 +174,20 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
         ],
     )
     head = f"{text.counted(traced.steps, 'step')} traced{cost}" if traced.steps else "no step was traced"
-    return [Line(), Line(f"{head}; tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"), lines]
+    return [TextLine(), TextLine(f"{head}; tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"), lines]
 
 
 def _dry_page(report: Report) -> Page:
     result: DryResult = report.results["run_dry"]
-    bad = [finding for finding in report.findings if finding.verdict in ASKING]
+    bad = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
     shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
-    body: list[Block] = [Line(text.sentence(finding)) for finding in remarks]
+    body: list[Block] = [TextLine(text.sentence(finding)) for finding in remarks]
     if result.lines:
         places = [f"{line.file}:{line.line}" for line in result.lines]
-        body += [*([Line()] if body else []), _by_line(result.lines, places)]
+        body += [*([TextLine()] if body else []), _by_line(result.lines, places)]
     if result.memory is not None:
-        body += [*([Line()] if body else []), *_dry_memory(result.memory)]
+        body += [*([TextLine()] if body else []), *_dry_memory(result.memory)]
     first = _verdict(result, bad)
     said = next((finding for finding in bad if finding.title in first and not finding.message), None)
     return Page(text.answer(report.summary.verdict, first), body, findings=shown, cause=said)
@@ -222,18 +222,18 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     if not peak.allocated_bytes:
-        yield Line("tensors on the device: none")
+        yield TextLine("tensors on the device: none")
         return
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
-    yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
+    yield TextLine(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
     kept = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
         "optimizer states": memory.optimizer_bytes,
     }
     if sizes := [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]:
-        yield Line(", ".join(sizes))
+        yield TextLine(", ".join(sizes))
     if peak.held:
         yield table_of(
             peak.held,
@@ -243,7 +243,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
                 numbers(Column("MiB"), lambda row: row.bytes, units.MIB),
             ],
         )
-    yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
+    yield TextLine("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
 
 def model_page(report: Report) -> Page:
@@ -252,13 +252,13 @@ def model_page(report: Report) -> Page:
         return Page(findings=report.findings)
     # A tensor that causes a mismatch is shown with the mismatch, so its own finding is left out.
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
-    bad = [finding for finding in shown if finding.verdict in ASKING]
+    bad = [finding for finding in shown if finding.verdict in NEEDS_ACTION]
     rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
-    body = [*text.said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
+    body = [*text.said(rest), *([TextLine()] if rest else []), _tree(result.rows), TextLine(), *_totals(result)]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
 
 
-def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
+def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> TextLine:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(finding.id == "model.mismatch" for finding in bad)
     others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
@@ -303,14 +303,14 @@ def _totals(result: ModelResult) -> list[Block]:
     sums = result.totals
     buffers = f", buffers {units.capacity(sums.buffer_bytes)}" if sums.buffer_bytes else ""
     weights = f"{_spaced(sums.parameters)} parameters: {units.capacity(sums.parameter_bytes)}{buffers}"
-    lines: list[Block] = [Line(weights)]
+    lines: list[Block] = [TextLine(weights)]
     training = result.training
     if training is None:
         return lines
     gradients = f"gradients {units.capacity(training.gradient_bytes)}"
     if training.optimizer_bytes is None:
         state = f"state of {training.optimizer} unknown ({training.reason})"
-        return [*lines, Line(f"training adds {gradients}; {state}")]
+        return [*lines, TextLine(f"training adds {gradients}; {state}")]
     total = sums.parameter_bytes + sums.buffer_bytes + training.gradient_bytes + training.optimizer_bytes
     state = f"{training.optimizer} {units.capacity(training.optimizer_bytes)}"
-    return [*lines, Line(f"training adds {gradients} and {state}: {units.capacity(total)} before activations")]
+    return [*lines, TextLine(f"training adds {gradients} and {state}: {units.capacity(total)} before activations")]

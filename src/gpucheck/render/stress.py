@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
-from gpucheck.report.finding import ASKING, Finding
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
 from gpucheck.stress.judge import memory_tested, text_of
@@ -22,7 +22,7 @@ _WORDS = "word/s"
 
 def page(report: Report) -> Page:
     result = report.results.get("stress")
-    worst = text.worst_of(finding for finding in report.findings if finding.verdict in ASKING)
+    worst = text.worst_of(finding for finding in report.findings if finding.verdict in NEEDS_ACTION)
     if result is None or not any(device.steps for device in result.devices):
         cause = worst or next(iter(report.findings), None)
         return Page(None if cause else text.answer("skip", "nothing was done"), findings=report.findings, cause=cause)
@@ -44,13 +44,13 @@ def _all_well(report: Report, result: StressResult) -> str:
     return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
 
 
-def _subject(devices: Sequence[StressDevice]) -> Line:
+def _subject(devices: Sequence[StressDevice]) -> TextLine:
     names = dict.fromkeys(text.short_name(device.device) for device in devices)
     what = f"{len(devices)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
     sizes = [device.filled_bytes for device in devices if device.filled_bytes] or [0]
     filled_text = " to ".join(dict.fromkeys(units.capacity(size) for size in (min(sizes), max(sizes))))
     dtypes = ", ".join(dict.fromkeys(device.dtype for device in devices if device.dtype))
-    return Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")
+    return TextLine(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")
 
 
 def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
@@ -109,14 +109,14 @@ def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
     for finding in findings:
         names = (finding.evidence.get("name"), *finding.evidence.get("names", ()))
         is_its_own = device.name in names or (finding.id == "stress.errors" and finding.device == device.name)
-        mine += [finding] if is_its_own and finding.id in words and finding.verdict in ASKING else []
+        mine += [finding] if is_its_own and finding.id in words and finding.verdict in NEEDS_ACTION else []
     if (worst := text.worst_of(mine)) is not None:
         return text.verdict_cell(worst.verdict, words[worst.id])
     was_cut_off = device.ended == "signal"
     return text.verdict_cell("inconclusive", "cut off") if was_cut_off else text.verdict_cell("pass", "correct")
 
 
-def _details(devices: Sequence[StressDevice]) -> list[Line]:
+def _details(devices: Sequence[StressDevice]) -> list[TextLine]:
     unknown = dict.fromkeys(f"{what} unknown: {why}" for device in devices for what, why in device.unknown.items())
     wrong = [f"{device.name}: {text_of(step)}" for device in devices for step in device.wrong]
-    return [*(Line(line, "dim") for line in unknown), *map(text.advice_line, wrong)]
+    return [*(TextLine(line, "dim") for line in unknown), *map(text.advice_line, wrong)]

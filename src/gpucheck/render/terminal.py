@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gpucheck import naming
 from gpucheck.render import text
-from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Column, Line, Table
+from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Column, Table, TextLine
 from gpucheck.report.report import Report
 
 # Wide enough for any table. Output outside of a terminal gets every column, and nothing is wrapped.
@@ -57,7 +57,7 @@ def show(out: Console, blocks: Sequence[Block]) -> None:
 def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
     """Yield the blocks, shortened by `_first_view`, as rich renderables for the width of `out`."""
     for block in _first_view(out, blocks):
-        if isinstance(block, Line):
+        if isinstance(block, TextLine):
             yield Text(writable(out, block.text), style=block.style)
         else:
             yield from _table_for(out, block)
@@ -74,7 +74,7 @@ def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     if out.width >= NATURAL_WIDTH:
         return blocks
     kept: list[Block] = []
-    findings = [block for block in blocks if isinstance(block, Line) and block.may_go]
+    findings = [block for block in blocks if isinstance(block, TextLine) and block.may_go]
     cut = MOST_LINES
     while cut < len(findings) and findings[cut].text.startswith(ADVICE):
         cut += 1  # a fix stays with its finding
@@ -82,11 +82,11 @@ def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     for block in blocks:
         if isinstance(block, Table) and block.may_go and len(block.rows) > MOST_ROWS:
             shorter = _shortened(block)
-            kept += [shorter, Line(f"and {len(block.rows) - len(shorter.rows)} more rows: -v", "dim")]
+            kept += [shorter, TextLine(f"and {len(block.rows) - len(shorter.rows)} more rows: -v", "dim")]
         elif block in findings[cut:]:
             if block is findings[cut]:
                 brief = "; ".join(match[1] for line in gone if (match := _IN_BRIEF.match(line.text)))
-                kept.append(Line(f"also: {brief}; details: -v", "yellow"))
+                kept.append(TextLine(f"also: {brief}; details: -v", "yellow"))
         else:
             kept.append(block)
     return kept
@@ -204,7 +204,7 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
     last: list[Block] = []
 
     def follow(blocks: Sequence[Block]) -> None:
-        show(out, [*blocks, Line()])
+        show(out, [*blocks, TextLine()])
         out.file.flush()
 
     def refresh(blocks: Sequence[Block]) -> None:

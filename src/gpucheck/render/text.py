@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from gpucheck import units
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import LATE, Report, grouped
 
@@ -163,7 +163,7 @@ ADVICE = "→ "
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line of text on a page. An empty one is a gap. A short screen leaves out lines with `may_go`."""
 
     text: str = ""
@@ -171,7 +171,7 @@ class Line:
     may_go: bool = False
 
 
-Block = Table | Line
+Block = Table | TextLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,30 +185,30 @@ class Page:
     files.
     """
 
-    answer: Line | None = None
+    answer: TextLine | None = None
     body: Sequence[Block] = ()
     details: Sequence[Block] = ()
     findings: Sequence[Finding] = ()
     cause: Finding | None = None
     then: str | None = None
-    under: Sequence[Line] = ()
+    under: Sequence[TextLine] = ()
     order: Callable[[Finding], int] = lambda finding: 0
 
 
-def signed(verdict: Verdict, text: str) -> Line:
+def signed(verdict: Verdict, text: str) -> TextLine:
     """Return a line that begins with the verdict's sign and has its colour."""
     sign, _, style = SIGNS[verdict]
-    return Line(f"{sign} {text}", style)
+    return TextLine(f"{sign} {text}", style)
 
 
-def answer(verdict: Verdict, text: str) -> Line:
+def answer(verdict: Verdict, text: str) -> TextLine:
     """Return the first line of a screen, in bold after the verdict's sign."""
     line = signed(verdict, text)
     return replace(line, style=f"bold {line.style}".strip())
 
 
-def advice_line(text: str) -> Line:
-    return Line(f"{ADVICE}{text}")
+def advice_line(text: str) -> TextLine:
+    return TextLine(f"{ADVICE}{text}")
 
 
 def sentence(finding: Finding) -> str:
@@ -272,7 +272,7 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     """Return the report's blocks. `verbose` adds those that need no action."""
     laid_out: list[Block] = []
     for part in parts_of(report, verbose=verbose):
-        laid_out += [Line(), *part] if laid_out and part else part
+        laid_out += [TextLine(), *part] if laid_out and part else part
     is_whole = verbose or report.command in ("bench all", "explain", "lint")
     return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in laid_out]
 
@@ -290,7 +290,9 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
         # A benchmark with --baseline shows its measurements first, then the changes.
         parts.append(resolve_name("gpucheck.render.compare:comparison")(report))
     if verbose:
-        at_rest = [finding for finding in page.findings if finding.verdict not in ASKING and finding is not page.cause]
+        at_rest = [
+            finding for finding in page.findings if finding.verdict not in NEEDS_ACTION and finding is not page.cause
+        ]
         parts += [said(at_rest), page.details]
     return parts
 
@@ -329,7 +331,7 @@ def without(argv: Sequence[str], option: str) -> list[str]:
 def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
     """Return the answer, the findings that need action with their fixes, and how to repeat incomplete work."""
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
-    asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
+    asking = [finding for finding in ranked if finding.verdict in NEEDS_ACTION and finding is not page.cause]
     cause, first = page.cause, page.answer
     if cause is not None and first is None:
         first = answer(cause.verdict, sentence(cause))
@@ -342,14 +344,14 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
     if incomplete:
         laid_out.append(signed("warn", f"not complete: {incomplete}"))
     then = page.then or (again if incomplete else "")
-    if then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
+    if then and not any(isinstance(line, TextLine) and line.text.startswith(ADVICE) for line in laid_out):
         laid_out.append(advice_line(then))
     return laid_out
 
 
-def said(findings: Sequence[Finding]) -> list[Line]:
+def said(findings: Sequence[Finding]) -> list[TextLine]:
     """Return a line for each group of findings, and its first fix: the others differ only in the GPU's address."""
-    lines: list[Line] = []
+    lines: list[TextLine] = []
     for group in grouped(findings):
         lines.append(signed(group.verdict, group.line))
         if group.fixes:

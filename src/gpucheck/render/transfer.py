@@ -14,7 +14,7 @@ from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import bench, text
 from gpucheck.render.bench import Answer
-from gpucheck.render.text import Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
+from gpucheck.render.text import Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import TransferResult
@@ -32,13 +32,13 @@ def page(report: Report) -> Page:
 
     def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
         copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
-        sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), Line()] if copied else []
+        sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), TextLine()] if copied else []
         return [*sizes, *_idioms(written)] if written else sizes[:1]
 
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     beside: list[Block] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
-        beside += [*([Line()] if (alone or beside) and shared else []), *shared]
+        beside += [*([TextLine()] if (alone or beside) and shared else []), *shared]
     return bench.pages_of(report, bench.by_device(alone), answer, blocks, beside=beside)
 
 
@@ -110,7 +110,7 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
         bench.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])
-    return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
+    return [TextLine(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
 
 
 def _both_ways(report: Report) -> list[Block]:
@@ -120,7 +120,7 @@ def _both_ways(report: Report) -> list[Block]:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
         doubt = next(filter(None, map(bench.doubt, rows)), "")
         sentence = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
-        lines.append(Line(f"{finding.device}: {sentence}" if len(known) > 1 else sentence))
+        lines.append(TextLine(f"{finding.device}: {sentence}" if len(known) > 1 else sentence))
     return lines
 
 
@@ -142,7 +142,7 @@ def _peer(measurements: Sequence[Measurement]) -> list[Block]:
     is_short = len({name.partition(":")[0] for name in ids}) == 1
     heads = [name.partition(":")[2] if is_short else name for name in ids]
     columns = [Column("from", "left"), *(Column(f"to {head}") for head in heads)]
-    head = Line("device to device, GB/s: sources down, destinations across")
+    head = TextLine("device to device, GB/s: sources down, destinations across")
     is_staged = any("staged" in paths for paths in matrix["path"])
-    below = [Line("* through host memory, timed on the host's clock", "dim")] if is_staged else []
+    below = [TextLine("* through host memory, timed on the host's clock", "dim")] if is_staged else []
     return [head, text.table(columns, lines), *below]

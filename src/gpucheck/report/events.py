@@ -115,8 +115,8 @@ class Finished:
     why: str = ""
 
 
-Work = Planned | Began | Progress | Measured | Trial | Skipped | Failed | Finished
-Event = Started | Opened | Work | Judged | Answered | Notice
+WorkEvent = Planned | Began | Progress | Measured | Trial | Skipped | Failed | Finished
+Event = Started | Opened | WorkEvent | Judged | Answered | Notice
 Emit = Callable[[Event], None]
 
 

@@ -9,7 +9,7 @@ from gpucheck.messages import BY_ID, FIX
 from gpucheck.report.finding import Finding
 
 # `device`: it failed; `memory`: it ran out, here or on the host; `error`: anything else, while the device works.
-Kind = Literal["device", "memory", "error"]
+FaultKind = Literal["device", "memory", "error"]
 DEVICE_ERROR = "device.error"
 
 
@@ -24,7 +24,7 @@ class Fault:
     device did not answer, if that is the fault.
     """
 
-    kind: Kind
+    kind: FaultKind
     where: str
     device: str | None
     error: str

@@ -13,7 +13,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 # `skip` is worse than `pass`, because a skipped check has not passed.
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
 # Verdicts that need action.
-ASKING = WORST_FIRST[:3]
+NEEDS_ACTION = WORST_FIRST[:3]
 
 
 # The role of a finding on a benchmark's page. `verifies` checks that results are right. `finds_wrong` appears only if a

@@ -272,7 +272,7 @@ _OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FindingGroup:
     """Findings of one check with the same verdict and title. `devices` are their GPUs, with ranges shortened.
     `messages` pairs each GPU's name with its message. The name is empty for a finding that is not about a GPU."""
 
@@ -298,7 +298,7 @@ class Group:
         return f"{f'{devices}  ' if devices else ''}{self.title}{f': {message}' if message else ''}"
 
 
-def grouped(found: Sequence[Finding]) -> list[Group]:
+def grouped(found: Sequence[Finding]) -> list[FindingGroup]:
     """Return the findings in groups, in order. GPUs with the same finding share a group. Others have their own."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
@@ -320,7 +320,7 @@ def name_in(finding: Finding) -> str:
     return name if colon else ""
 
 
-def _group(members: list[Finding], title: str) -> Group:
+def _group(members: list[Finding], title: str) -> FindingGroup:
     first, names = members[0], [name_in(finding) for finding in members]
     messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
     if len(members) == 1:
@@ -329,7 +329,7 @@ def _group(members: list[Finding], title: str) -> Group:
         names, messages = [str(finding.device) for finding in members], [first.message]
     pairs = tuple(zip(names, messages, strict=True)) if len(messages) == len(names) else (("", first.message),)
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
-    return Group(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
+    return FindingGroup(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
 
 
 def told_once(pairs: Sequence[tuple[str, str]]) -> str:

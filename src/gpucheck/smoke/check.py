@@ -21,7 +21,7 @@ class Passed:
     fix: str | None = None
 
 
-class Wrong(Exception):
+class WrongResult(Exception):
     """A result differs from the right one; `evidence` holds both."""
 
     def __init__(self, message: str, /, fix: str | None = None, **evidence: Any) -> None:
@@ -35,9 +35,9 @@ class Unavailable(Exception):
 
 
 def expect(holds: bool, message: str, /, **evidence: Any) -> None:
-    """Raise Wrong unless `holds`. (`assert` would be gone under `python -O`.)"""
+    """Raise WrongResult unless `holds`. (`assert` would be gone under `python -O`.)"""
     if not holds:
-        raise Wrong(message, **evidence)
+        raise WrongResult(message, **evidence)
 
 
 def without_own_memory(accel: Accel) -> str | None:

@@ -1,6 +1,6 @@
 """The command `gpucheck smoke`: check that everything a training job relies on works here.
 
-A check is a row of `options.CHECKS` and a function that returns Passed, or raises Wrong or Unavailable. Any other
+A check is a row of `options.CHECKS` and a function that returns Passed, or raises WrongResult or Unavailable. Any other
 exception becomes the finding of the check.
 """
 
@@ -27,7 +27,7 @@ from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progr
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, first_line_of
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke.check import Unavailable, Wrong
+from gpucheck.smoke.check import Unavailable, WrongResult
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 USABLE_ID = "device.usable"
@@ -36,7 +36,7 @@ DEFAULT_BUDGET_S = 300.0
 # The time of the longest check on a busy machine. No check begins later than this before the command must end.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
-WHERE = "smoke"
+COMMAND = "smoke"
 
 
 def command(options: SmokeOptions, emit: Emit) -> None:
@@ -64,7 +64,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
     """Run the checks on a device. Return the fault if the device failed during a check, else None."""
     try:
-        with watchdog.opening(device_id, WHERE):
+        with watchdog.opening(device_id, COMMAND):
             accel = choose.open_named(device_id, facts)
         for notice in choose.opened_again(accel):
             emit(notice)
@@ -74,13 +74,13 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
         return None
     died: Fault | None = None
     try:
-        with watchdog.watching(accel, WHERE), accel.as_current():
+        with watchdog.watching(accel, COMMAND), accel.as_current():
             device_lifetime.begin(accel)
             died = run(checks, accel, emit, deadline=deadline)
     except RuntimeError as error:
         # Leaving the context of a dead device repeats the error that was already reported.
         if died is None:
-            emit(Failed(faults.of(error, WHERE, accel.id, step=watchdog.step())))
+            emit(Failed(faults.of(error, COMMAND, accel.id, step=watchdog.step())))
             raise
     if died is not None:
         emit(Failed(died))
@@ -151,7 +151,7 @@ def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = 
             why_not = f"device unusable: {check.id} failed: {reason}"
             # The text is the check's error, else the device's later error.
             text, error = finding.evidence.get("text", reason), finding.evidence.get("type", "RuntimeError")
-            died = Fault("device", WHERE, accel.id, error, text, check.title)
+            died = Fault("device", COMMAND, accel.id, error, text, check.title)
             if (cause := messages.cause_of(text)) is not None:
                 died = replace(died, cause=cause.id, poisons=cause.poisons)
         emit(Finished(check.id))
@@ -185,11 +185,11 @@ def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], 
             device_lifetime.settle(accel)  # a late error of the device is raised here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
-    except Wrong as wrong:
+    except WrongResult as wrong:
         # The check's own fix is for a GPU, which can be taken out of use. It does not apply to a CPU.
         return "fail", str(wrong), wrong.evidence, wrong.fix or (None if accel.is_cpu else check.then)
     except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the finding
-        device_lifetime.saw(error, accel.id)
+        device_lifetime.record_error(error, accel.id)
         cause, _ = messages.cause_in(messages.chain_of(error))
         *_, frame = traceback.extract_tb(error.__traceback__)
         raised_at = f"{frame.filename}:{frame.lineno} in {frame.name}"

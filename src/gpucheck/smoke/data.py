@@ -24,14 +24,14 @@ from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import Passed, Unavailable, Wrong, expect, name_of
+from gpucheck.smoke.check import Passed, Unavailable, WrongResult, expect, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
 # The items of a batch: the number of each, the worker that made it, and the worker's process.
-Batch = dict[str, list[int]]
+BatchItems = dict[str, list[int]]
 
 
 def pattern(sample: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> Passed:
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
-    """Raise Wrong if any element of `differ` is true, with their number and `what`."""
+    """Raise WrongResult if any element of `differ` is true, with their number and `what`."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {what}", **evidence)
@@ -99,18 +99,18 @@ CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
 def _apart(accel: Accel, check: str) -> Passed:
-    """Run a check of this module in a child. Raises the check's error, and Wrong for a child without a result."""
+    """Run a check of this module in a child. Raises the check's error, and WrongResult for a child without a result."""
     heard = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
     answer = heard.merged
     if "passed" in answer:
         return Passed(**answer["passed"])
     if "wrong" in answer:
-        raise Wrong(answer["wrong"], answer["fix"], **answer["evidence"])
+        raise WrongResult(answer["wrong"], answer["fix"], **answer["evidence"])
     if "busy or unavailable" in answer.get("error", ""):
         raise Unavailable("another process cannot open the device (compute mode EXCLUSIVE_PROCESS)")
     if "error" in answer:
         raise RuntimeError(answer["error"])
-    raise Wrong(heard.ending.in_words, stderr=heard.ending.stderr[-2000:])
+    raise WrongResult(heard.ending.in_words, stderr=heard.ending.stderr[-2000:])
 
 
 def main() -> int:
@@ -124,10 +124,10 @@ def main() -> int:
         say({"passed": to_json(made)})
     except CannotLook as error:
         say({"error": error.why})
-    except Wrong as wrong:
+    except WrongResult as wrong:
         say({"wrong": str(wrong), "fix": wrong.fix, "evidence": to_json(wrong.evidence)})
     except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the finding
-        device_lifetime.saw(error)
+        device_lifetime.record_error(error)
         say({"error": str(error)})
     return 0
 
@@ -173,7 +173,7 @@ def _data_loader(accel: Accel) -> Passed:
     shm = shared_memory()
     if shm is not None and shm[1] < SHM_NEEDED:
         text = f"{SHM} has only {capacity(shm[1])} free, too little for DataLoader workers"
-        raise Wrong(text, SHM_FIX, free_bytes=shm[1])
+        raise WrongResult(text, SHM_FIX, free_bytes=shm[1])
     pin = accel.can_pin
     batches = _in_a_thread(lambda: list(_batches(accel, pin)), accel)
     items = [index for batch in batches for index in batch["index"]]
@@ -189,13 +189,13 @@ def _data_loader(accel: Accel) -> Passed:
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
-def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
+def _in_a_thread(work: Callable[[], list[BatchItems]], accel: Accel) -> list[BatchItems]:
     """Do the work in a thread and return its result or raise its error. `accel` is torch's current device there.
 
     Signal handlers, also torch's for a worker that died, raise only in the main thread. An error raised during a fork
     is lost, and one raised during a queue's `put` leaves the queue locked: a main thread that did the work hung there.
     """
-    done: Future[list[Batch]] = Future()
+    done: Future[list[BatchItems]] = Future()
 
     def run() -> None:
         try:
@@ -209,7 +209,7 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     return done.result()
 
 
-def _batches(accel: Accel, pin: bool) -> Iterator[Batch]:
+def _batches(accel: Accel, pin: bool) -> Iterator[BatchItems]:
     """Yield every batch after comparing its values on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     for batch in loader:
@@ -246,7 +246,7 @@ NAN_PATTERNS = {
 def usable(accel: Accel) -> Passed:
     """Check that the device can compute, and report its identity."""
     if reason := accel.why_broken():
-        raise Wrong(f"{accel.id} does not compute: {reason}")
+        raise WrongResult(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
     return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
@@ -286,7 +286,7 @@ def round_trip(accel: Accel) -> Passed:
         if not torch.equal(bits(original), bits(back)):
             differing = reference.counted(bits(original) != bits(back))
             changed = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
-            raise Wrong(f"{name_of(dtype)} came back with {changed}")
+            raise WrongResult(f"{name_of(dtype)} came back with {changed}")
         moved.append(name_of(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
     return Passed(
@@ -302,9 +302,9 @@ def one_pebibyte(accel: Accel) -> Passed:
     except (RuntimeError, MemoryError) as error:
         text = first_line_of(error)
         if not accel.is_out_of_memory(error) or not (accel.is_cpu or isinstance(error, torch.OutOfMemoryError)):
-            raise Wrong(f"raised {type(error).__name__}, not torch.OutOfMemoryError: {text}") from error
+            raise WrongResult(f"raised {type(error).__name__}, not torch.OutOfMemoryError: {text}") from error
     else:
-        raise Wrong("an allocation of 1 PiB raised no error")
+        raise WrongResult("an allocation of 1 PiB raised no error")
     answer = float(torch.arange(1000.0, device=accel.device).sum())
     expect(answer == 499500.0, f"after out-of-memory a sum is {answer}, not 499500", fix=FIX["wrong data"])
     stayed = _allocated(accel) - before

@@ -15,7 +15,7 @@ from torch.nn import functional
 from gpucheck.bench import dtypes, judging
 from gpucheck.machine.accel import Accel
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import Passed, Wrong, expect, name_of
+from gpucheck.smoke.check import Passed, WrongResult, expect, name_of
 from gpucheck.work import precision, reference
 
 # M, K and N of two products: the first fills tensor-core tiles, the second fits no tile.
@@ -71,7 +71,7 @@ def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
 
 
 def judge(product: Product, dtype: torch.dtype, bound_of: str | None = None) -> float:
-    """Return the largest error as a share of its bound. Raises Wrong if it exceeds 1 or if elements are not finite."""
+    """Return the largest error as a share of its bound. Raises WrongResult above 1, and for infinity and NaN."""
     check = reference.check_product(product.left, product.right, product.result, bound_of)
     share, name = check.worst / product.allowance, f"{name_of(dtype)} {product.name}"
     expect(not check.not_finite, f"{name}: {check.not_finite} elements are not finite")
@@ -110,7 +110,7 @@ def matmul(accel: Accel) -> Passed:
         real = precision.of_device(accel.device)
     if real != "float32":
         text = f"float32 products in IEEE precision were requested, torch computes {real}"
-        raise Wrong(text, _override_hint(), precision_observed=real)
+        raise WrongResult(text, _override_hint(), precision_observed=real)
     passed = _in_every_dtype(accel, matrix_products)
     return Passed(passed.message, passed.evidence | {"precision_observed": real})
 

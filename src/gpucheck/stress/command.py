@@ -18,7 +18,7 @@ from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, faults, inventory, kernel_driver, watchdog
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Line, Lost, Talk
+from gpucheck.machine.child_protocol import ChildSession, Lost, Message
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.facts import Device, Facts
@@ -27,15 +27,15 @@ from gpucheck.report.finding import of_error
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import few
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
-from gpucheck.stress.options import Plan, StressOptions, plan
+from gpucheck.stress.options import StressOptions, StressPlan, plan
 
 # The command, as faults name it.
-WHERE = "stress"
+COMMAND = "stress"
 POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Environment:
     """The functions that read the machine and start a device's child; tests replace them. A child may be silent for at
     most `opening_s` seconds until it is ready, and for `silent_s` seconds afterwards, as in benchmarks."""
 
@@ -46,10 +46,10 @@ class World:
     silent_s: float = watchdog.SILENT_S
 
 
-def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
+def command(options: StressOptions, emit: Emit, world: Environment | None = None) -> None:
     """Put the devices under load and emit each device's result, also on a signal. Raises UsageError and CannotLook for
     a device that is not there."""
-    world = world or World()
+    world = world or Environment()
     division = plan(options.duration_s, tuple(options.selected))
     facts = world.read()
     emit(Started(facts))
@@ -64,10 +64,10 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
         devices.append(StressDevice(name, ref, device.name or "", power_limit_w=device.power_limit_w))
     has_gpu = any(name != "cpu" for name in chosen.ids)
     log = world.log()[0] if has_gpu else None
-    emit(Planned((WHERE,), chosen.ids))
+    emit(Planned((COMMAND,), chosen.ids))
     for name in chosen.ids:
-        emit(Began(WHERE, name))
-    whole = _Run(options, division, devices, world, emit)
+        emit(Began(COMMAND, name))
+    whole = _StressRun(options, division, devices, world, emit)
     try:
         whole.run()
         if has_gpu:
@@ -79,7 +79,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
         result = StressResult(division.duration_s, division.turn_s, division.kinds, options.seed, answers)
         emit(Answered("stress", result))
     for answer in answers:
-        emit(Finished(WHERE, answer.name, answer.ended if answer.ended in ("fault", "error") else ""))
+        emit(Finished(COMMAND, answer.name, answer.ended if answer.ended in ("fault", "error") else ""))
 
 
 # -- the children ------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class _Runner:
     """A device's child: its result so far, and whether the child is ready or has ended."""
 
     answer: StressDevice
-    talk: Talk | None = None
+    talk: ChildSession | None = None
     heard_s: float = 0.0
     limit_s: float = 0.0
     is_ready: bool = False
@@ -109,9 +109,14 @@ class _Runner:
             self.talk.stop()
 
 
-class _Run:
+class _StressRun:
     def __init__(
-        self, options: StressOptions, division: Plan, devices: Sequence[StressDevice], world: World, emit: Emit
+        self,
+        options: StressOptions,
+        division: StressPlan,
+        devices: Sequence[StressDevice],
+        world: Environment,
+        emit: Emit,
     ) -> None:
         self.options, self.plan, self.world, self.emit = options, division, world, emit
         self.runners = [_Runner(device) for device in devices]
@@ -166,7 +171,7 @@ class _Run:
         setup = {"device": runner.name, "name": ref.name, "uuid": ref.uuid, **asdict(self.plan)}
         setup |= {"dtype": options.dtype, "fill": options.fill, "seed": options.seed}
         with self._catching(runner):
-            runner.talk = Talk(lambda: self.world.start(runner.name))
+            runner.talk = ChildSession(lambda: self.world.start(runner.name))
             runner.talk.send(setup)
 
     def _listen(self, until: Callable[[_Runner], bool]) -> None:
@@ -196,11 +201,11 @@ class _Run:
         except Lost as lost:
             ending, cause = lost.ending, messages.cause_of(lost.ending.stderr)
             killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
-            fault = Fault("device", WHERE, runner.name, "ProcessEnded", f"{ending.in_words}{killed}")
+            fault = Fault("device", COMMAND, runner.name, "ProcessEnded", f"{ending.in_words}{killed}")
             self._failed(runner, replace(fault, cause=cause.id, poisons=cause.poisons) if cause else fault)
         except GpucheckError as error:
             if faults.is_device(error):  # lost while it was opened or filled
-                self._failed(runner, faults.of(error, WHERE, runner.name, step=runner.step))
+                self._failed(runner, faults.of(error, COMMAND, runner.name, step=runner.step))
             else:
                 self.emit(Skipped(of_error(error, runner.name)))
                 runner.end("error")
@@ -215,10 +220,10 @@ class _Run:
         # A child that still sends lines long after the end of its plan has failed too.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
         if quiet_s >= runner.limit_s or late:
-            fault = Fault("device", WHERE, runner.name, "TimeoutError", "", poisons=True, silent_s=quiet_s)
+            fault = Fault("device", COMMAND, runner.name, "TimeoutError", "", poisons=True, silent_s=quiet_s)
             self._failed(runner, fault)
 
-    def _take(self, runner: _Runner, line: Line) -> None:
+    def _take(self, runner: _Runner, line: Message) -> None:
         """Record the content of a child's line."""
         usual_s = self.world.opening_s if self._began_s is None else self.world.silent_s
         runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, line.get("busy", 0.0))

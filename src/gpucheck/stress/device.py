@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import faults, host
-from gpucheck.machine.child_stdio import Say, claim_stdout, raised, requests
+from gpucheck.machine.child_stdio import Send, claim_stdout, raised, requests
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import LEAST_HOST_WINDOW_S
 from gpucheck.report.codec import to_json
 from gpucheck.report.results.stress import StressPoint, StressSpread, StressWrong
-from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, Plan
+from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, StressPlan
 
 if TYPE_CHECKING:
     from gpucheck.bench.dtypes import Dtype
     from gpucheck.machine.accel import Accel
-    from gpucheck.stress.work import Work
+    from gpucheck.stress.work import StressWork
 
 # The command, as faults name it.
-WHERE = "stress"
+COMMAND = "stress"
 REPORT_EVERY_S = 0.5
 # A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
@@ -57,17 +57,17 @@ def main() -> int:
         say(raised(error))
     except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the result
         say({"busy": BUSY_S})
-        fault = faults.of(error, WHERE, setup["device"], step=setup.get("step", ""))
+        fault = faults.of(error, COMMAND, setup["device"], step=setup.get("step", ""))
         say({"fault": to_json(fault), "end": True})
     return 0
 
 
-def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callable[[], object]) -> None:
+def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Send, go: Callable[[], object]) -> None:
     """Work through the plan. `go` returns when it is time to begin; `setup["step"]` names what the child is doing."""
-    from gpucheck.stress.work import Work
+    from gpucheck.stress.work import StressWork
     from gpucheck.work import precision
 
-    plan = Plan(tuple(setup["kinds"]), setup["duration_s"], setup["turns"], setup["parts"])
+    plan = StressPlan(tuple(setup["kinds"]), setup["duration_s"], setup["turns"], setup["parts"])
     dtype = chosen_dtype(setup["dtype"], accel)
     free, share = accel.memory_info(), setup["fill"]
     if accel.is_cpu or free is None or accel.integrated:
@@ -76,7 +76,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
         fill_bytes = free[0] * (share or DEFAULT_FILL)
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
-        work = Work(accel, dtype, int(fill_bytes), setup["seed"])
+        work = StressWork(accel, dtype, int(fill_bytes), setup["seed"])
         state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
@@ -122,7 +122,12 @@ class State:
     """The steps of a run and their reports to the parent."""
 
     def __init__(
-        self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
+        self,
+        plan: StressPlan,
+        work: StressWork,
+        watch: Watch,
+        say: Send,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0

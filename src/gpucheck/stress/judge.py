@@ -109,7 +109,7 @@ def judge(document: Report) -> Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class Disagreement:
     """A result in which devices of one model differ. `minority` has those outside the majority, if there is one."""
 
     result: str
@@ -119,14 +119,14 @@ class Odd:
 
 def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
     """Return the groups of several devices that must compute equal results: one model, dtype and size."""
-    groups = runs.by(
+    groups = runs.group_by(
         lambda device: (device.device.id.partition(":")[0], device.model, device.dtype, device.side),
         (device for device in devices if device.checksums),
     )
     return [group for group in groups.values() if len(group) > 1]
 
 
-def odd(devices: Sequence[StressDevice]) -> list[Odd]:
+def odd(devices: Sequence[StressDevice]) -> list[Disagreement]:
     differing = []
     for group in siblings(devices):
         for result in dict.fromkeys(name for device in group for name in device.checksums):
@@ -136,7 +136,7 @@ def odd(devices: Sequence[StressDevice]) -> list[Odd]:
                 continue
             ((most, votes),) = counted.most_common(1)
             minority = [device for device in have if device.checksums[result] != most] if votes > len(have) / 2 else []
-            differing.append(Odd(result, have, minority))
+            differing.append(Disagreement(result, have, minority))
     return differing
 
 
@@ -170,7 +170,7 @@ def memory_tested(devices: Sequence[StressDevice]) -> str:
     return f"{units.capacity(tested)} of {units.capacity(filled)} of memory tested" if tested < filled else ""
 
 
-def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
+def _of_device(device: StressDevice, differing: Sequence[Disagreement]) -> Finding:
     # The device may add in another order in each call: then rounding may explain the difference.
     sure = [
         wrong
@@ -196,7 +196,7 @@ def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
     return Finding("stress.wrong", verdict, title, "; ".join(texts), evidence, fix, device.device.id)
 
 
-def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
+def _disagreements(differing: Sequence[Disagreement]) -> list[Finding]:
     """Return a finding for each set of devices that differ without a majority. It names the first differing result."""
     findings = []
     for names, each in {tuple(row.name for row in each.devices): each for each in reversed(differing)}.items():

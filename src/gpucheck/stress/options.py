@@ -30,7 +30,7 @@ MOST_POINTS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StressPlan:
     """The turns of a run. The kinds of work alternate, and the length of a turn depends on its kind (WEIGHTS).
 
     Each turn has `parts` points of the curve. A plan depends only on the duration and the kinds, so that all devices do
@@ -63,11 +63,11 @@ class Plan:
         return self.kinds[point // self.parts % len(self.kinds)]
 
 
-def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
+def plan(duration_s: float, kinds: tuple[str, ...]) -> StressPlan:
     """Divide the time. All kinds have equally many turns, and the run has at most `MOST_POINTS` points."""
     rounds = max(1, min(int(duration_s / (TURN_S * len(kinds))), MOST_POINTS // len(kinds)))
     turns = rounds * len(kinds)
-    return Plan(kinds, duration_s, turns, MOST_POINTS // turns)
+    return StressPlan(kinds, duration_s, turns, MOST_POINTS // turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,6 @@ _LESS, _LEAST = 0.9, 0.2
 _MOST_PLACES = 64
 # The text for a difference that the device counted and the host does not find.
 _GONE = "no difference at the second read"
-Call = Callable[[], object]
 
 
 def checksum(words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -107,7 +106,7 @@ class Step:
     wrong: Sequence[StressWrong] = ()
 
 
-class Work:
+class StressWork:
     """The work of a device in a run, and its memory. Raises CannotLook and torch's errors.
 
     `fill_bytes` is how much memory to fill. `checksums` has the first checksum of each result by its name.
@@ -233,7 +232,7 @@ class Work:
             text = "the operands are not random numbers" if sums.passed else "a sum of 64 columns is wrong"
         return (self._wrong("products", "products", "float64", place=place, worst_of_bound=worst, text=text),)
 
-    def _timed(self, *work: Call) -> float:
+    def _timed(self, *work: Callable[[], object]) -> float:
         self.accel.synchronize()
         began = time.perf_counter()
         for call in work:
@@ -280,8 +279,8 @@ class Work:
         while seconds < STEP_S and not (wrong and time.perf_counter() >= until):
             seconds += self._timed(self._exchange)
             copied += 2 * len(self._sent) * WORD
-            wrong += self._arrived("copies")
-        return Step(copied, "B/s", seconds, [*wrong, *self._left("copies")])
+            wrong += self._check_to_device("copies")
+        return Step(copied, "B/s", seconds, [*wrong, *self._check_to_host("copies")])
 
     def _mixed(self) -> Step:
         """Run copies on a second stream, products and a pattern on the first one. Compare all results at the end."""
@@ -289,13 +288,15 @@ class Work:
         window = self.arena[at : at + len(self._index)]
         self._turn += 1
         slots, flop, seconds = self._fill_slots([self._exchange], [lambda: self._write(window, at, "ones", number)])
-        wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
+        wrong = [*self._compared(slots, "mixed"), *self._check_to_device("mixed"), *self._check_to_host("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
         return Step(flop, self._kind.unit, seconds, wrong)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
-    def _fill_slots(self, before: Sequence[Call] = (), after: Sequence[Call] = ()) -> tuple[list[int], float, float]:
+    def _fill_slots(
+        self, before: Sequence[Callable[[], object]] = (), after: Sequence[Callable[[], object]] = ()
+    ) -> tuple[list[int], float, float]:
         """Compute the next results. Return their slots, their operations, and the seconds that everything took."""
         count = len(self._results)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
@@ -389,7 +390,7 @@ class Work:
         self._back.copy_(origin, non_blocking=True)
         self._phase += 1
 
-    def _arrived(self, kind: str) -> list[StressWrong]:
+    def _check_to_device(self, kind: str) -> list[StressWrong]:
         """Return what is wrong with the words copied to the device, and poison both buffers of this copy."""
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
@@ -403,7 +404,7 @@ class Work:
         self.accel.synchronize()
         return wrong
 
-    def _left(self, kind: str) -> list[StressWrong]:
+    def _check_to_host(self, kind: str) -> list[StressWrong]:
         """Return what is wrong with the last copy of a step to the host. No later copy of the step takes this buffer to
         the device, so the host compares it."""
         last = self._hosts[(self._phase + 1) % 2]

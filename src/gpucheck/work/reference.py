@@ -56,7 +56,7 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Element):
+class ResultCheck(Element):
     """The worst element of a comparison; a `worst` of at most 1 passes. `smallest_detectable` is the lowest bound.
 
     `not_finite` is the host's count over the whole result; `miscounted` is True if the device's count differs.
@@ -114,7 +114,7 @@ def sampled_rows(count: int) -> list[int]:
     return sorted({round(i * (count - 1) / (ROWS - 1)) for i in range(ROWS)}) if count > ROWS else list(range(count))
 
 
-def check_product(a: Tensor, b: Tensor, result: Tensor, precision: str | None = None) -> Check:
+def check_product(a: Tensor, b: Tensor, result: Tensor, precision: str | None = None) -> ResultCheck:
     """Compare `result` with a·b on sampled rows (a is M×K, b K×N, random with mean zero, on any one device)."""
     chosen = sampled_rows(a.shape[0])
     left, got = _rows(a, chosen), _rows(result, chosen)
@@ -134,7 +134,7 @@ def check_product(a: Tensor, b: Tensor, result: Tensor, precision: str | None = 
             row, column = divmod(at, share.shape[1])
             worst = Element(chosen[row], first + column, got_here, right_here, error)
     not_finite, miscounted = _not_finite(result)
-    return Check(
+    return ResultCheck(
         rows=len(chosen),
         **asdict(worst),
         not_finite=not_finite,
@@ -203,8 +203,8 @@ def _rows(matrix: Tensor, rows: Sequence[int]) -> Tensor:
 # The number of elements read at either end, which takes as long as reading one.
 SAMPLE = 512
 GARBAGE = "the device's own count is invalid"
-# A `Wanted` returns the right elements from a start to a stop position, on the CPU.
-Wanted = Callable[[int, int], Tensor]
+# An `ExpectedElements` returns the right elements from a start to a stop position, on the CPU.
+ExpectedElements = Callable[[int, int], Tensor]
 
 
 def counted(true: Tensor) -> int | None:
@@ -216,7 +216,7 @@ def count_of(count: int, total: int) -> int | None:
     return count if 0 <= count <= total else None
 
 
-def unequal(got: Tensor, expected: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor] | None:
+def unequal(got: Tensor, expected: Tensor, wanted: ExpectedElements) -> tuple[Tensor, Tensor] | None:
     """Return None if `got` (one dimension) is right. Else return a copy of `got` and the right elements, on the CPU.
 
     `expected` has the right elements on the device of `got`. If the two returned tensors are equal, a second comparison
@@ -227,7 +227,7 @@ def unequal(got: Tensor, expected: Tensor, wanted: Wanted) -> tuple[Tensor, Tens
     return got.cpu(), wanted(0, len(got))
 
 
-def sample_is(got: Tensor, wanted: Wanted) -> bool:
+def sample_is(got: Tensor, wanted: ExpectedElements) -> bool:
     """Return whether both ends of `got` (one dimension) are right, as the host sees them."""
     count = len(got)
     ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}

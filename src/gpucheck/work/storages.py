@@ -37,11 +37,11 @@ Key = tuple[P | None, str]
 
 
 @dataclass(slots=True)
-class Row:
+class StorageRow:
     """One storage: its simulated device, whether it is pinned, and the memory that it holds (bytes, key, step)."""
 
     end: weakref.finalize[Any, Any]
-    claim: Any = None
+    placement: Any = None
     is_pinned: bool = False
     held: tuple[int, Key[Any], int] | None = None
 
@@ -50,8 +50,8 @@ class Storages:
     """Rows by the storage's address in C++. `sweep` removes the rows of ended storages and calls `freed` for each."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
-        self.freed: Callable[[Row], None] = lambda row: None
+        self.rows: dict[int, StorageRow] = {}
+        self.freed: Callable[[StorageRow], None] = lambda row: None
         self.lock = threading.RLock()
         self._ended: list[int] = []
         # References to storages during a garbage collection, because storages may outlive their objects. A collection
@@ -63,17 +63,17 @@ class Storages:
             gc.callbacks.append(watch)
             weakref.finalize(self, gc.callbacks.remove, watch).atexit = False
 
-    def of(self, storage: Any) -> Row | None:
+    def of(self, storage: Any) -> StorageRow | None:
         """Return the row of a storage, or None."""
         self.sweep()
         return self.rows.get(storage._cdata)
 
-    def row(self, storage: Any) -> Row:
+    def row(self, storage: Any) -> StorageRow:
         """Return the row of a storage; a new one if there is none."""
         with self.lock:
             row = self.of(storage)
             if row is None:
-                row = self.rows[storage._cdata] = Row(self._watched(storage))
+                row = self.rows[storage._cdata] = StorageRow(self._watched(storage))
                 self._young.add(storage._cdata)
             return row
 
@@ -195,7 +195,7 @@ class Memory(Generic[P]):
                 self.exceeded = Moment(place, phase, step, size, self._allocated, _largest(self._by_key))
         return size, (place, phase), step
 
-    def _free(self, row: Row) -> None:
+    def _free(self, row: StorageRow) -> None:
         held, row.held = row.held, None
         if held is not None:
             self._give_back(held)

@@ -10,7 +10,7 @@ from program_scenes import CAUGHT, CLEAN, COUNTED, MEMORY, MISMATCH, PEAK, UNDON
 
 from gpucheck.errors import UsageError
 from gpucheck.program import rules
-from gpucheck.program.options import Device, parse_device
+from gpucheck.program.options import SimulatedGpu, parse_device
 from gpucheck.program.run import judge
 from gpucheck.program.simulated_devices import Place
 from gpucheck.report.finding import Finding
@@ -118,20 +118,20 @@ def test_a_program_that_was_killed_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("text", "device"),
     [
-        ("cuda", Device()),
-        ("cuda:0", Device()),
-        ("cuda:80GiB", Device(total_bytes=80 * 2**30)),
-        ("cuda:nvidia h200", Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
-        ("cuda:H200", Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
-        ("cuda:h200 nvl", Device("NVIDIA H200 NVL", (9, 0), 132, 141 * 2**30)),
-        ('cuda:"NVIDIA H200"', Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
-        ("cuda:RTX 4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
-        ("cuda:4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
-        ("cuda:V100-SXM2-16GB", Device("Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)),
-        ("cuda:NVIDIA A100-SXM4-80GB", Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 * 2**30)),
+        ("cuda", SimulatedGpu()),
+        ("cuda:0", SimulatedGpu()),
+        ("cuda:80GiB", SimulatedGpu(total_bytes=80 * 2**30)),
+        ("cuda:nvidia h200", SimulatedGpu("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:H200", SimulatedGpu("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:h200 nvl", SimulatedGpu("NVIDIA H200 NVL", (9, 0), 132, 141 * 2**30)),
+        ('cuda:"NVIDIA H200"', SimulatedGpu("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:RTX 4090", SimulatedGpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
+        ("cuda:4090", SimulatedGpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
+        ("cuda:V100-SXM2-16GB", SimulatedGpu("Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)),
+        ("cuda:NVIDIA A100-SXM4-80GB", SimulatedGpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 * 2**30)),
     ],
 )
-def test_a_device_by_size_or_name(text: str, device: Device) -> None:
+def test_a_device_by_size_or_name(text: str, device: SimulatedGpu) -> None:
     assert parse_device(text, "--dry") == device
 
 

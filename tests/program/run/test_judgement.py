@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.program.options import Device, RunOptions
+from gpucheck.program.options import RunOptions, SimulatedGpu
 from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
 from gpucheck.report.results.run import OutOfMemory, RunLine, TimeShares, Traced, TracedLine
 
@@ -223,7 +223,7 @@ def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> N
     empty = command.answer(read, command.Ended(("x.py",), 0, 0, 10**9, None, None))
     counts = {7: 2, 3: 1, 9: 1, 5: 2}
     lines = [replace(LINE, line=at, count=count, time_s=at * 1e-6) for at, count in counts.items()]
-    options = RunOptions(("x.py",), dry=Device())
+    options = RunOptions(("x.py",), dry=SimulatedGpu())
     for given in (lines, lines[::-1]):
         counted = judge.dry_result(read, replace(empty, lines=tuple(given)), options).lines
         assert [row.line for row in counted] == [5, 7, 3, 9]

@@ -23,7 +23,7 @@ import pytest
 from program_scenes import COUNTED
 
 from gpucheck.program import ranks_judge, stages_judge
-from gpucheck.program.ranks_judge import Call, Table, Verdict
+from gpucheck.program.ranks_judge import CollectiveCall, JobCalls, JobVerdict
 from gpucheck.program.run import memory_peaks, rank_files, ranks, ranks_findings, recorder
 from gpucheck.render import run as shown
 from gpucheck.render import text
@@ -49,7 +49,7 @@ def table(
     *,
     waits: bool = True,
     error: float = 0.0,
-) -> Table:
+) -> JobCalls:
     """A job of one group: `own` is how long a rank takes to each collective of a step. Those before the last are waited
     for where `waits`."""
     at = [0.0] * ranks_
@@ -58,11 +58,11 @@ def table(
         parts = [own(rank, step) for rank in range(ranks_)]
         for part in range(len(parts[0])):
             at = [begun + parts[rank][part] for rank, begun in enumerate(at)]
-            calls.append(Call("0", step, dict(enumerate(at)), place=part))
+            calls.append(CollectiveCall("0", step, dict(enumerate(at)), place=part))
             if waits or part == len(parts[0]) - 1:
                 at = [max(at)] * ranks_
     errors = {rank: error if rank >= ranks_ // 2 else 0.0 for rank in range(ranks_)}
-    return Table(tuple(range(ranks_)), steps, STEP_S, calls, errors, clock_most_s=error)
+    return JobCalls(tuple(range(ranks_)), steps, STEP_S, calls, errors, clock_most_s=error)
 
 
 def test_the_rank_that_takes_longer_is_named_with_its_cost() -> None:
@@ -94,12 +94,12 @@ def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> 
     for step in range(80):
         at = [begun + STEP_S + noise(rank, step) + 0.02 * (rank == 1) for rank, begun in enumerate(at)]
         for pair in ((0, 1), (2, 3)):
-            calls.append(Call(f"p{pair[0]}", step, {rank: at[rank] for rank in pair}))
+            calls.append(CollectiveCall(f"p{pair[0]}", step, {rank: at[rank] for rank in pair}))
             for rank in pair:
                 at[rank] = max(at[each] for each in pair) + 0.001
-        calls.append(Call("0", step, dict(enumerate(at))))
+        calls.append(CollectiveCall("0", step, dict(enumerate(at))))
         at = [max(at)] * 4
-    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
+    verdict = ranks_judge.judge(JobCalls((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("straggler", (1,))
 
 
@@ -136,7 +136,7 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
 def test_work_of_every_nth_step_is_named_with_its_period() -> None:
     """Each fifth step of one rank was "too few" or "not evenly enough"."""
 
-    def judged(every: int, ranks_: int = 4, steps: int = 80, rank_: int = 1) -> Verdict:
+    def judged(every: int, ranks_: int = 4, steps: int = 80, rank_: int = 1) -> JobVerdict:
         def own(rank: int, step: int) -> list[float]:
             return [STEP_S + noise(rank, step) + 0.3 * (rank == rank_ and step % every == every - 1)]
 
@@ -195,10 +195,10 @@ def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
     calls = []
     for step in range(80):
         first = {rank: step * STEP_S + 0.02 * (rank == 1) for rank in range(4)}
-        calls.append(Call("0", step, first, waits=False))
+        calls.append(CollectiveCall("0", step, first, waits=False))
         second = {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}
-        calls.append(Call("0", step, second, place=1))
-    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
+        calls.append(CollectiveCall("0", step, second, place=1))
+    verdict = ranks_judge.judge(JobCalls((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
 
 
@@ -465,7 +465,7 @@ def test_a_rank_of_a_pipeline_is_slower_than_its_siblings_or_than_before(tmp_pat
 
 
 def test_a_rank_that_becomes_slower_is_held_against_its_own_earlier_steps() -> None:
-    def judged(own: Callable[[int, int], float], grows: bool = True) -> Verdict:
+    def judged(own: Callable[[int, int], float], grows: bool = True) -> JobVerdict:
         rows = {rank: [0.04 + noise(rank, step) + own(rank, step) for step in range(80)] for rank in range(4)}
         steps = [0.1 + 0.02 * (grows and step >= 45) for step in range(80)]
         peers = {rank: [rank - 1, rank + 1] for rank in range(4)}
@@ -1000,13 +1000,13 @@ def entry(record: int, number: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.Recorder:
+def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.FlightRecorderReader:
     asked: dict[str, Any] = {"path": str(folder / "rank0.jsonl"), "hang_after_s": None, "hosts": False}
 
     def dump(*, includeCollectives: bool, includeStackTraces: bool, onlyActive: bool) -> bytes:
         return pickle.dumps({"entries": entries})
 
-    return recorder.Recorder(asked, dump, memory_peaks.Lines(str(folder), None))
+    return recorder.FlightRecorderReader(asked, dump, memory_peaks.Lines(str(folder), None))
 
 
 def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_path: Path) -> None:

@@ -7,9 +7,18 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline, size
+from gpucheck.bench.judging import (
+    BenchmarkJudge,
+    Ceiling,
+    Ceilings,
+    DeviceRows,
+    Figure,
+    ThresholdFigures,
+    headline,
+    size,
+)
 from gpucheck.measure import runs
-from gpucheck.peaks import Part, Unknown
+from gpucheck.peaks import GpuPeaks, Unknown
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
@@ -75,7 +84,7 @@ def _speed(best: dict[str, float]) -> list[Finding]:
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
 
-def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
+def memory_ceiling(part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
     """Return the memory's peak rate, under `memory`; empty for a CPU."""
     if part is None:
         return {}
@@ -85,12 +94,12 @@ def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
     return {"memory": Ceiling(peak, judging.doubt_of(part) if peak else NO_MEMORY_PEAK)}
 
 
-def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
+def share_of_memory(rates: dict[str, float], part: GpuPeaks | Unknown | None) -> list[Finding]:
     """Return the finding for the rates as shares of the memory's peak; none for a CPU or without a rate."""
     ceiling = memory_ceiling(part).get("memory")
     if ceiling is None or not rates:
         return []
-    if not isinstance(part, Part) or (peak := ceiling.value) is None:
+    if not isinstance(part, GpuPeaks) or (peak := ceiling.value) is None:
         return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     text = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
@@ -114,13 +123,13 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: 
 
 
 THRESHOLDS = {
-    "bandwidth.min_gbps": Threshold(
+    "bandwidth.min_gbps": ThresholdFigures(
         "memory operations", "", lambda rows, known: _memory(rows, None, known.get("memory"))
     ),
-    "bandwidth.min_percent_of_peak": Threshold(
+    "bandwidth.min_percent_of_peak": ThresholdFigures(
         "memory operations",
         " of the memory's peak",
         lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
     ),
 }
-JUDGE = Judge(findings, headlines, lambda device: memory_ceiling(device.part), thresholds=THRESHOLDS)
+JUDGE = BenchmarkJudge(findings, headlines, lambda device: memory_ceiling(device.part), thresholds=THRESHOLDS)

@@ -19,7 +19,7 @@ from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ROW, BandwidthOptions
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_large, too_little
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.devices import ALONE, BenchInputs
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
@@ -56,7 +56,7 @@ MOST_COLD_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ArrayMemory:
     """The largest array that fits, and the cache that arrays must exceed, in bytes."""
 
     array: int
@@ -171,7 +171,7 @@ class Repeated:
     def _flat(self, start: int, stop: int) -> torch.Tensor:
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
-    def _expected(self, rows: int) -> tuple[torch.Tensor, reference.Wanted]:
+    def _expected(self, rows: int) -> tuple[torch.Tensor, reference.ExpectedElements]:
         """Return the correct results of the first rows on the device, and a function that computes them on the host."""
         there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
         if self.operation != "read":
@@ -185,7 +185,7 @@ WARM_UP_SHARE = 0.25
 
 
 def measure(
-    operation: Operation, size: int, accel: Accel, arrays: Arrays, room: Room, budget_s: float, watch: Watch
+    operation: Operation, size: int, accel: Accel, arrays: Arrays, room: ArrayMemory, budget_s: float, watch: Watch
 ) -> Measurement:
     accel.reset_peak()
     repeated = Repeated(operation, arrays, size, room.cold)
@@ -196,7 +196,7 @@ def measure(
         compared, wrong = repeated.finish()
         return {"rotation_bytes": rotation, "verified_slices": compared, "wrong_elements": wrong}
 
-    return timing.measured(
+    return timing.measure_watched(
         "bandwidth",
         accel,
         timing.Work(repeated.call, empty=repeated.empty(), prepare=repeated.prepare),
@@ -215,7 +215,7 @@ def measure(
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
 
 
-def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
+def room_for(accel: Accel, host_share: float = HOST_SHARE) -> ArrayMemory:
     """Return the memory for arrays, and the cache that they must exceed."""
     cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     if torch.version.hip and accel.kind == "cuda" and not accel.integrated:
@@ -224,10 +224,10 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     spare = host.memory().usable * host_share
     if info is not None:
         spare = min(info[0] * DEVICE_SHARE, spare) if accel.integrated else info[0] * DEVICE_SHARE
-    return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES)
+    return ArrayMemory(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES)
 
 
-def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
+def sizes_for(options: BandwidthOptions, accel: Accel, room: ArrayMemory) -> tuple[int, ...]:
     """Return the sizes to measure. Raises UsageError if a requested size does not fit, and CannotLook if none does."""
     if room.array < GRAIN:
         raise too_little("to measure", f"three arrays may use {units.capacity(3 * room.array)}", "bandwidth.memory")
@@ -243,7 +243,7 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_ROW_S = 2.0
 
 
-def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: BandwidthOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Time reads and writes of the memory of every requested device. Raises CannotLook and UsageError."""
     devices.each("bandwidth", options, emit, shared, partial(_rows, options, emit), lambda accel: DEFAULT_BUDGET_S)
 

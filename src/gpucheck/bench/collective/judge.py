@@ -9,9 +9,9 @@ from typing import Any
 from gpucheck import messages, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge, Threshold, headline, size
+from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows, Figure, ThresholdFigures, headline, size
 from gpucheck.machine import launcher
-from gpucheck.machine.child_protocol import Line
+from gpucheck.machine.child_protocol import Message
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -23,11 +23,11 @@ from gpucheck.report.results.bench import Headline
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankOutcome:
     """A rank's outcome: the last `line` of its answer, or `why` it failed, at which `step`, and `how` it ended."""
 
     rank: int
-    line: Line | None = None
+    line: Message | None = None
     why: str = ""
     step: str = ""
     how: str = ""
@@ -41,7 +41,7 @@ _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have"
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 
 
-def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
+def failed(what: str, answers: Sequence[RankOutcome], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
     """Return the finding for a collective (or the start) that some ranks did not finish. It names the ranks at fault.
 
     Ranks whose process ended are blamed first, then stopped ones, then ranks with an error, then ranks that never
@@ -55,10 +55,10 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
         "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in bad],
     }
 
-    def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
+    def named(finding: str, verdict: Verdict, ranks: Sequence[RankOutcome], fix: str, title: str = what) -> Finding:
         texts = [
             f"{few([_rank(answer.rank, ready) for answer in alike], ', ')}: {why}"
-            for why, alike in runs.by(lambda answer: answer.why, ranks).items()
+            for why, alike in runs.group_by(lambda answer: answer.why, ranks).items()
         ]
         blamed = [answer.rank for answer in ranks]
         title += f": {_ranks(blamed)} failed"
@@ -173,8 +173,8 @@ def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return figures
 
 
-THRESHOLDS = {"collective.min_busbw": Threshold("collectives", " of bus bandwidth", _figures)}
-JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
+THRESHOLDS = {"collective.min_busbw": ThresholdFigures("collectives", " of bus bandwidth", _figures)}
+JUDGE = BenchmarkJudge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
@@ -193,7 +193,7 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
         return judging.verification("collective.result", comparisons, "", judging.RERUN, sound_title=title)
     case = rows[0].case
     texts = []
-    for rank, (first, *_) in runs.by(lambda entry: entry["rank"], wrong).items():
+    for rank, (first, *_) in runs.group_by(lambda entry: entry["rank"], wrong).items():
         host = f", {first['host']}" if case["hosts"] > 1 else ""
         texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
     ranks = list(dict.fromkeys(entry["rank"] for entry in wrong))

@@ -19,7 +19,7 @@ from gpucheck.bench.buffers import no_room
 from gpucheck.bench.collective import COLLECTIVES, ITEM, PEER_COPY
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, device_lifetime, host
-from gpucheck.machine.child_stdio import Say, claim_stdout, requests
+from gpucheck.machine.child_stdio import Send, claim_stdout, requests
 from gpucheck.measure import timing
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line
@@ -52,7 +52,7 @@ def main() -> int:
     except CannotLook as error:
         say({"error": str(error), "end": True})
     except RuntimeError as error:  # torch raises this for any error of the backend and the driver
-        device_lifetime.saw(error)
+        device_lifetime.record_error(error)
         # NCCL's message follows torch's.
         text, _, last = str(error).partition("Last error:")
         say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
@@ -63,7 +63,7 @@ def main() -> int:
 class Rank:
     """A device and its place among the ranks. Raises CannotLook and torch's errors."""
 
-    def __init__(self, setup: dict[str, Any], say: Say) -> None:
+    def __init__(self, setup: dict[str, Any], say: Send) -> None:
         self.say, self.rank, self.world = say, int(setup["rank"]), int(setup["world"])
         kind = str(setup["kind"])
         ids = setup["devices"]
@@ -118,7 +118,7 @@ class Rank:
         """Time a collective for about `for_s` seconds, and verify a call before and after."""
         self.accel.empty_cache()
         with no_room(self.accel, "not enough memory for the buffers", "collective.memory", fix=""):
-            work = Work(collective, self.rank, self.world, size // ITEM, self.accel.device, self.next)
+            work = CollectiveWork(collective, self.rank, self.world, size // ITEM, self.accel.device, self.next)
         self.say({"step": "starting"})
         self.accel.reset_peak()
         self.together()
@@ -150,7 +150,7 @@ class Rank:
             }
         )
 
-    def _window(self, work: Work, calls: int) -> tuple[float, float]:
+    def _window(self, work: CollectiveWork, calls: int) -> tuple[float, float]:
         """Return the start and the length of calls with one wait at the end."""
         began = self.accel.host_now()
         for _ in range(calls):
@@ -158,7 +158,7 @@ class Rank:
         self.accel.synchronize()
         return began, self.accel.host_now() - began
 
-    def _wrong(self, work: Work, trial: int) -> int:
+    def _wrong(self, work: CollectiveWork, trial: int) -> int:
         """Return the number of wrong elements of one call."""
         work.fill(trial)
         self.accel.synchronize()
@@ -178,7 +178,7 @@ def _by_local_rank(kind: str, local_rank: int) -> str:
     return f"{kind}:{local_rank if count > 1 else 0}"
 
 
-class Work:
+class CollectiveWork:
     """A collective on one rank: input, output and the call. `count` is the number of elements of the whole array."""
 
     def __init__(

@@ -24,14 +24,14 @@ import torch.distributed as dist
 from gpucheck import errors, units
 from gpucheck.bench import devices
 from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
-from gpucheck.bench.collective.judge import Answer
+from gpucheck.bench.collective.judge import RankOutcome
 from gpucheck.bench.collective.rank import BACKENDS, size_of
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.devices import ALONE, BenchInputs
 from gpucheck.errors import CannotLook, GpucheckError, UsageError
 from gpucheck.machine import child_protocol, choose, inventory, launcher, watchdog
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Line, Talk
-from gpucheck.machine.launcher import Place
+from gpucheck.machine.child_protocol import ChildSession, Message
+from gpucheck.machine.launcher import Rendezvous
 from gpucheck.measure import timing
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
@@ -64,8 +64,8 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
-# A `Start` starts the child process of a rank. Raises OSError.
-Start = Callable[[int], LineChild]
+# A `StartRank` starts the child process of a rank. Raises OSError.
+StartRank = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
@@ -89,13 +89,17 @@ class Meeting:
     """
 
     def __init__(
-        self, options: CollectiveOptions, ids: Sequence[str] = (), place: Place | None = None, start: Start = start
+        self,
+        options: CollectiveOptions,
+        ids: Sequence[str] = (),
+        place: Rendezvous | None = None,
+        start: StartRank = start,
     ) -> None:
         self.place, self.options, self.start_child = place, options, start
         self.world = place.world if place else len(ids)
         self.mine = [place.rank] if place else range(len(ids))
-        self.children: dict[int, Talk] = {}
-        self.unstarted: dict[int, Answer] = {}
+        self.children: dict[int, ChildSession] = {}
+        self.unstarted: dict[int, RankOutcome] = {}
         # The numbers of requests and of starts of the ranks.
         self.number = self.starts = 0
         self.looked_at = time.monotonic()
@@ -123,7 +127,7 @@ class Meeting:
             "host_share": options.host_share,
         }
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[RankOutcome]:
         """Return every rank's answer within `limit_s`. The request `begin` starts or restarts the ranks."""
         if self.place is None:
             return self._of_children(request, limit_s)
@@ -136,7 +140,7 @@ class Meeting:
             # The first answers wait until the launcher has started the last process.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
             fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
-            answers.append(Answer(**(fields or {"rank": rank, "why": "its host does not answer", "how": "late"})))
+            answers.append(RankOutcome(**(fields or {"rank": rank, "why": "its host does not answer", "how": "late"})))
         return answers
 
     def dismiss(self, code: int) -> None:
@@ -195,7 +199,7 @@ class Meeting:
         value: dict[str, Any] = json.loads(self.store.get(name))
         return value
 
-    def _of_children(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+    def _of_children(self, request: Mapping[str, Any], limit_s: float) -> list[RankOutcome]:
         """Start the children, or pass a request on; return their answers."""
         line = request
         if "begin" in request:
@@ -212,11 +216,11 @@ class Meeting:
         self.unstarted = {}
         for rank in self.mine:
             try:
-                self.children[rank] = Talk(functools.partial(self.start_child, rank))
+                self.children[rank] = ChildSession(functools.partial(self.start_child, rank))
             except child_protocol.Lost as lost:
-                self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
+                self.unstarted[rank] = RankOutcome(rank, None, lost.ending.in_words, "", lost.ending.how)
 
-    def _answers(self, limit_s: float) -> list[Answer]:
+    def _answers(self, limit_s: float) -> list[RankOutcome]:
         """Return the answers to the last request. After one rank fails, the others have AFTER_A_FAILURE_S to answer."""
         answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
@@ -231,15 +235,15 @@ class Meeting:
                 try:
                     line = self.children[rank].receive(POLL_S)
                 except child_protocol.Lost as lost:
-                    answers[rank] = Answer(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
+                    answers[rank] = RankOutcome(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
                 else:
                     if line is None:
                         continue
                     steps[rank] = str(line.get("step", steps[rank]))
                     if "error" in line:
-                        answers[rank] = Answer(rank, None, str(line["error"]), steps[rank])
+                        answers[rank] = RankOutcome(rank, None, str(line["error"]), steps[rank])
                     elif "end" in line:
-                        answers[rank] = Answer(rank, line, "", steps[rank])
+                        answers[rank] = RankOutcome(rank, line, "", steps[rank])
                 if not has_failed:
                     has_failed = rank in answers and answers[rank].line is None
                     until = time.monotonic() + (AFTER_A_FAILURE_S if has_failed else limit_s)
@@ -248,7 +252,7 @@ class Meeting:
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(self.children[rank].pid).status() in STOPPED:
                     why, how = "its process is stopped (SIGSTOP, or a debugger)", "stopped"
-            answers[rank] = Answer(rank, None, why, steps[rank], how)
+            answers[rank] = RankOutcome(rank, None, why, steps[rank], how)
         return [answers[rank] for rank in self.mine]
 
     def stop(self) -> None:
@@ -257,7 +261,7 @@ class Meeting:
             self.children.popitem()[1].stop()
 
 
-def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
+def led(place: Rendezvous, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
     """Run one process of a launcher: rank 0 reports, the others follow. Return the exit status, the same in each."""
     meeting = Meeting(options, place=place)
     if place.rank:
@@ -277,7 +281,11 @@ def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], in
 
 
 def command(
-    options: CollectiveOptions, emit: Emit, shared: Shared = ALONE, meeting: Meeting | None = None, start: Start = start
+    options: CollectiveOptions,
+    emit: Emit,
+    shared: BenchInputs = ALONE,
+    meeting: Meeting | None = None,
+    start: StartRank = start,
 ) -> None:
     """Measure the collectives among all devices, or among a launcher's ranks. Raises UsageError and CannotLook."""
     began = time.monotonic()
@@ -292,7 +300,7 @@ def command(
     until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
     emit(Began("collective", device))
     meeting = meeting or Meeting(options, ids, start=start)
-    run = _Run(options, emit, meeting, ids, facts, min(began + budget_s, until_s))
+    run = _CollectiveRun(options, emit, meeting, ids, facts, min(began + budget_s, until_s))
     why = "fault"
     try:
         why = run.every_row()
@@ -349,7 +357,7 @@ def _check_backend(kind: str) -> None:
     )
 
 
-class _Run:
+class _CollectiveRun:
     """The rows of one command, and the rows that are not yet measured."""
 
     def __init__(
@@ -358,7 +366,7 @@ class _Run:
         self.options, self.emit, self.group, self.deadline = options, emit, group, deadline
         self.id, self.kind = ids[0], ids[0].partition(":")[0]
         self.uuid = next((device.uuid for device in facts.devices if device.id == ids[0]), None)
-        self.ready: list[Line] = []
+        self.ready: list[Message] = []
         self.todo: list[tuple[str, int]] = []
         self.left: list[tuple[str, int]] = []
 
@@ -438,7 +446,7 @@ class _Run:
         fitting = [size for size in sizes if size <= room]
         return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
-    def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
+    def _row(self, collective: str, size: int, lines: Sequence[Message]) -> Measurement:
         """Return the row of all ranks' samples. A window lasts until its slowest rank is done."""
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
@@ -454,7 +462,7 @@ class _Run:
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]
         factor = COLLECTIVES[collective].factor(world)
-        return timing.measurement(
+        return timing.row_of(
             "collective",
             DeviceRef(self.id, self.uuid or leader["device"]["uuid"], leader["device"]["name"]),
             timing.Timed(taken, "host", "host", ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()),

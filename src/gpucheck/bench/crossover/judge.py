@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceilings, DeviceRows, Judge
+from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
@@ -77,7 +77,7 @@ def answer(device: DeviceRows) -> list[CrossoverResult]:
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Return one device's findings: one for each operation, then precision and results."""
-    by_operation = runs.by(lambda entry: entry.operation, answer(device))
+    by_operation = runs.group_by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
     rows = device.rows
@@ -143,4 +143,4 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     return lines
 
 
-JUDGE = Judge(findings, headlines, result="bench_crossover", answers=answer)
+JUDGE = BenchmarkJudge(findings, headlines, result="bench_crossover", answers=answer)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import CrossoverOptions, judge
-from gpucheck.bench.devices import ALONE, Shared, share_until
+from gpucheck.bench.devices import ALONE, BenchInputs, share_until
 from gpucheck.machine import accel as accels
 from gpucheck.machine import host, inventory, watchdog
 from gpucheck.machine.accel import Accel, resident
@@ -52,8 +52,8 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation and its sizes. `bytes` returns what one side allocates, `work` is as in `timing.measurement`."""
+class SizedOperation:
+    """An operation and its sizes. `bytes` returns what one side allocates, `work` is as in `timing.row_of`."""
 
     id: str
     sizes: Sequence[int]
@@ -138,8 +138,8 @@ def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
 
 
 # A product of side 8192 takes a second on a CPU of 1 TFLOP/s. A vector of 64 Mi elements is 256 MiB.
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+OPERATIONS: tuple[SizedOperation, ...] = (
+    SizedOperation(
         "matmul",
         (32, 128, 512, 2048, 8192),
         matmul,
@@ -147,7 +147,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda n: ("flop", 2.0 * n**3, "FLOP/s"),
         1.0,
     ),
-    Operation(
+    SizedOperation(
         "elementwise",
         [2**power for power in range(10, 27, 2)],
         elementwise,
@@ -155,7 +155,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda n: ("bytes", 3.0 * n * ITEM, "B/s"),
         1.0,
     ),
-    Operation(
+    SizedOperation(
         "training",
         (2, 8, 32, 128),
         training,
@@ -168,7 +168,13 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def measure(
-    operation: Operation, size: int, accel: Accel, cpu: Accel, watch: Watch, observed: dict[str, str], budget_s: float
+    operation: SizedOperation,
+    size: int,
+    accel: Accel,
+    cpu: Accel,
+    watch: Watch,
+    observed: dict[str, str],
+    budget_s: float,
 ) -> list[Measurement]:
     """Return a row for each of the three sides. `observed` is the precision of each device. Raises torch's errors."""
     accel.reset_peak()
@@ -189,7 +195,7 @@ def measure(
         "result_is_right": sides.check(),
     }
     return [
-        timing.measurement(
+        timing.row_of(
             judge.NAME,
             # The CPU's rows carry this device too, because they belong to its comparison.
             accel.ref,
@@ -226,7 +232,7 @@ LONGEST_S = 0.8
 CALLS_A_SIZE = 8
 
 
-def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: CrossoverOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Find the size from which each selected device is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
     on_cpu = devices.needs_gpu(judge.NAME, "no second device", "crossover compares this CPU with a GPU")
@@ -263,7 +269,7 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
 
 
 def _sizes(
-    operation: Operation,
+    operation: SizedOperation,
     accel: Accel,
     measured: Callable[..., list[Measurement]],
     emit: Emit,

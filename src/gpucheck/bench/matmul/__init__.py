@@ -20,7 +20,7 @@ _SIDES = _SIDE.range
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Dimension:
     """The values of one dimension: from `low` in steps to at most `high`."""
 
     low: int
@@ -45,7 +45,7 @@ def parse_shape(text: str, name: str) -> Shape:
     return m, n, k
 
 
-def parse_axis(text: str, option: str) -> Axis:
+def parse_axis(text: str, option: str) -> Dimension:
     """Return an axis from `LOW:HIGH:STEP` or from one value. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
     if match is None:
@@ -56,7 +56,7 @@ def parse_axis(text: str, option: str) -> Axis:
         raise UsageError(
             f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
         )
-    return Axis(low, high, step)
+    return Dimension(low, high, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class MatmulOptions:
     cold: bool = option("Rotate over more matrices than the last-level cache holds.", False)
     burst: bool = option("Judge the rate from rest, at the highest clock, instead of the sustained rate.", False)
     search: bool = option("Search for the fastest shape of each data type.", False)
-    span: Axis | None = option(
+    span: Dimension | None = option(
         "Values of M, N and K for --search.",
         range=_SIDES,
         shown="1024:16384:1024, on a CPU 128:2048:128",
@@ -95,9 +95,9 @@ class MatmulOptions:
         metavar="LOW:HIGH:STEP",
         parse=parse_axis,
     )
-    m: Axis | None = option("Values of M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    n: Axis | None = option("Values of N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    k: Axis | None = option("Values of K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    m: Dimension | None = option("Values of M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    n: Dimension | None = option("Values of N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    k: Dimension | None = option("Values of K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     time_budget_s: float | None = options.time_budget("60s, on a CPU without --search 30s")
     device: str = "auto"
 
@@ -107,7 +107,7 @@ class MatmulOptions:
         return tuple(dict.fromkeys((*((side, side, side) for side in self.squares), *self.shapes)))
 
     @property
-    def axes(self) -> tuple[Axis | None, Axis | None, Axis | None]:
+    def axes(self) -> tuple[Dimension | None, Dimension | None, Dimension | None]:
         """The axes of M, N and K; None means the device's default."""
         return self.m or self.span, self.n or self.span, self.k or self.span
 

@@ -9,11 +9,20 @@ from typing import Any
 
 from gpucheck import peaks, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline, rate
+from gpucheck.bench.judging import (
+    BenchmarkJudge,
+    Ceiling,
+    Ceilings,
+    DeviceRows,
+    Figure,
+    ThresholdFigures,
+    headline,
+    rate,
+)
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
-from gpucheck.peaks import Part, Unknown
+from gpucheck.peaks import GpuPeaks, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -81,7 +90,7 @@ def first_results(rows: Rows) -> Finding:
     wrong: list[str] = []
     unclear: list[str] = []
     # Runs with different methods, such as precisions, are separate rows of one product.
-    for product, its_rows in runs.by(label, rows).items():
+    for product, its_rows in runs.group_by(label, rows).items():
         as_asked = details_of(row for row in its_rows if is_as_asked(row))
         worst = max(as_asked or details_of(its_rows), key=_badness)
         evidence[product] = {name: worst.get(name) for name in _CHECKED}
@@ -189,8 +198,8 @@ ONE_RATE = 0.02
 def standing(rows: Iterable[Measurement]) -> list[Measurement]:
     """Return the rows that a dtype is judged by: sustained rates, else bursts (`--burst`), else ordinary rows."""
     kept = []
-    for mine in runs.by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
-        of = runs.by(lambda row: row.case.get("rate"), mine)
+    for mine in runs.group_by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
+        of = runs.group_by(lambda row: row.case.get("rate"), mine)
         kept += of.get("sustained") or of.get("burst") or mine
     return kept
 
@@ -248,7 +257,7 @@ def ceilings(device: DeviceRows) -> Ceilings:
     return product_ceilings(fastest_products(device.rows), device.part)
 
 
-def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
+def product_ceilings(dtypes: Iterable[str], part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
     """Return the known peaks of these dtypes. The key `products` has the reason if none is known."""
     names = list(dtypes)
     if part is None or not names:
@@ -261,7 +270,7 @@ def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict
     return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
 
 
-def _without(part: Part, dtypes: Sequence[str]) -> str:
+def _without(part: GpuPeaks, dtypes: Sequence[str]) -> str:
     if part.missing:
         return part.missing
     if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
@@ -269,12 +278,12 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
     return f"{part.source} gives none for {', '.join(dtypes)}"
 
 
-def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
+def share_of_products(rows: Rows, part: GpuPeaks | Unknown | None) -> list[Finding]:
     """Compare the fastest product of each dtype with the dense peak. No finding for a CPU, or without a rate."""
     best = fastest_products(rows)
     if not (ceilings := product_ceilings(best, part)):
         return []
-    if not isinstance(part, Part) or "products" in ceilings:
+    if not isinstance(part, GpuPeaks) or "products" in ceilings:
         return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
     without = [dtype for dtype in best if part.peak(dtype) is None]
     evidence: dict[str, Any] = {"share": {}, "share_at_clock_seen": {}, "clock_seen_hz": {}, "peaks": {}}
@@ -343,10 +352,10 @@ def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
 
 
 THRESHOLDS = {
-    "matmul.min_tflops": Threshold("products", "", _fastest_figure),
-    "matmul.min_percent_of_peak": Threshold("products", " of the dense peak", _products_of_peak),
+    "matmul.min_tflops": ThresholdFigures("products", "", _fastest_figure),
+    "matmul.min_percent_of_peak": ThresholdFigures("products", " of the dense peak", _products_of_peak),
 }
-JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
+JUDGE = BenchmarkJudge(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 
 # A shape has no rate if its calls are shorter than the resolution of the device's clock.
@@ -359,7 +368,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
     """Report the fastest shapes of all runs in one finding, each compared with the fastest square shape."""
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
-    for dtype, of_runs in runs.by(lambda entry: entry.dtype, entries).items():
+    for dtype, of_runs in runs.group_by(lambda entry: entry.dtype, entries).items():
         searches = [(entry, entry.best) for entry in of_runs if entry.best is not None]
         if not searches:
             continue

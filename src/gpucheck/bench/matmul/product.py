@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
-from gpucheck.bench.matmul import Axis, MatmulOptions, Shape
+from gpucheck.bench.matmul import Dimension, MatmulOptions, Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, torch_private
 from gpucheck.machine.accel import Accel, feature
@@ -51,7 +51,7 @@ Bind = Callable[[Tensor, Tensor, Tensor], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProductKind:
     """The products of one dtype. `bound_of` is the precision of their error bound, if the dtypes do not define it."""
 
     operand: torch.dtype
@@ -95,22 +95,22 @@ def _scaled_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool = False) -> Callabl
 
 # tf32 is a way to multiply float32. float8_e4m3fn_fast is a way to multiply float8, faster on Ada and Hopper but with
 # less precise sums; data sheets give this rate. Results of float8 are bfloat16, which the next layer of a model uses.
-KINDS: dict[Dtype, Kind] = {
-    "float64": Kind(torch.float64, torch.float64, _mm),
-    "float32": Kind(torch.float32, torch.float32, _mm),
-    "tf32": Kind(torch.float32, torch.float32, _mm),
-    "float16": Kind(torch.float16, torch.float16, _mm),
-    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm),
-    "float8_e4m3fn": Kind(torch.float8_e4m3fn, torch.bfloat16, _scaled_mm),
-    "float8_e4m3fn_fast": Kind(
+KINDS: dict[Dtype, ProductKind] = {
+    "float64": ProductKind(torch.float64, torch.float64, _mm),
+    "float32": ProductKind(torch.float32, torch.float32, _mm),
+    "tf32": ProductKind(torch.float32, torch.float32, _mm),
+    "float16": ProductKind(torch.float16, torch.float16, _mm),
+    "bfloat16": ProductKind(torch.bfloat16, torch.bfloat16, _mm),
+    "float8_e4m3fn": ProductKind(torch.float8_e4m3fn, torch.bfloat16, _scaled_mm),
+    "float8_e4m3fn_fast": ProductKind(
         torch.float8_e4m3fn, torch.bfloat16, functools.partial(_scaled_mm, fast=True), bound_of=FAST_ACCUMULATION
     ),
-    "float8_e4m3fnuz": Kind(torch.float8_e4m3fnuz, torch.bfloat16, _scaled_mm),
-    "int8": Kind(torch.int8, torch.int32, _int_mm, work="op"),
+    "float8_e4m3fnuz": ProductKind(torch.float8_e4m3fnuz, torch.bfloat16, _scaled_mm),
+    "int8": ProductKind(torch.int8, torch.int32, _int_mm, work="op"),
 }
 
 
-def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
+def view(kind: ProductKind, flat: Matrices, shape: Shape) -> Matrices:
     """Return matrices of this shape at the start of flat memory."""
     m, n, k = shape
     a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
@@ -118,7 +118,7 @@ def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
     return Matrices(a.view(m, k), b.view(n, k).t() if kind.operand.itemsize == 1 else b.view(k, n), out.view(m, n))
 
 
-def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
+def allocate(kind: ProductKind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
     """Allocate flat, uninitialized memory for this many elements of A, B and the result. Raises torch's errors."""
     a, b = (torch.empty(count, dtype=kind.operand, device=device) for count in elements[:2])
     return Matrices(a, b, torch.empty(elements[2], dtype=kind.result, device=device))
@@ -146,7 +146,7 @@ class NoKernel(Exception):
     """The library has no kernel for the dtype or the shape on this device."""
 
 
-def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
+def why_no_kernel(error: BaseException, kind: ProductKind, accel: Accel) -> str | None:
     """Return the reason if `error` means that the library has no kernel for the product, else None."""
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
@@ -159,7 +159,7 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
     return first_line(str(error)) if accel.why_broken() is None else None
 
 
-def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
+def try_once(call: Callable[[], _T], kind: ProductKind, accel: Accel) -> _T:
     """Return the result of the first product. Raises NoKernel for a missing kernel, else torch's errors."""
     try:
         result = call()
@@ -190,7 +190,7 @@ MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProductCase:
     """One product to time on `sets` equal sets of matrices in turn. `cold` means that the sets exceed the cache."""
 
     dtype: Dtype
@@ -200,7 +200,7 @@ class Case:
     cold: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ProductKind:
         return KINDS[self.dtype]
 
     @property
@@ -235,7 +235,7 @@ class Case:
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
 
 
-def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
+def cases(options: MatmulOptions, accel: Accel) -> list[ProductCase]:
     """Return the cases to time. Without `--dtype`, dtypes that are slow or emulated on the device are left out."""
     shapes = options.wanted or tuple(
         (size, size, size) for size in DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
@@ -246,7 +246,7 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     for dtype in options.dtypes or DTYPES:
         has = support(dtype, accel)
         if options.dtypes or (has.kind == "native" and dtype in usual):
-            cases += [Case(dtype, shape, has) for shape in shapes]
+            cases += [ProductCase(dtype, shape, has) for shape in shapes]
     if not options.cold:
         return cases
     cache = (host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes) or ASSUMED_CACHE_BYTES
@@ -255,7 +255,7 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     return [replace(case, sets=min(count, MOST_SETS), cold=count <= MOST_SETS) for case, count in sets]
 
 
-def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
+def fitting(wanted: Sequence[ProductCase], options: MatmulOptions, room: int) -> Iterator[ProductCase]:
     """Yield the cases that fit into `room` bytes. Raises UsageError if a shape that the user gave does not fit."""
     for case in wanted:
         if case.bytes <= room:
@@ -357,10 +357,10 @@ class Repeats:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstCheck:
     """The check of the first result against float64. `operands_spread` is 0 if an operand is constant."""
 
-    rows: reference.Check
+    rows: reference.ResultCheck
     sums: reference.Sums
     element: Element | None
     operands_spread: float | None
@@ -382,7 +382,7 @@ class First:
         }
 
 
-def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> First:
+def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> FirstCheck:
     """Check the whole first result of these operands against float64."""
     a, b = matrices.a, matrices.b
     rows, sums = reference.check_product(a, b, result, precision), reference.check_sums(a, b, result, precision)
@@ -391,7 +391,7 @@ def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> Fi
         places = [(sums.row, column) for column in range(sums.column, sums.column + sums.columns)]
         element = reference.check_elements(a, b, result, places, precision)[0]
     spreads = [spread for spread in map(reference.spread, (a, b)) if spread is not None]
-    return First(rows, sums, element, min(spreads, default=None))
+    return FirstCheck(rows, sums, element, min(spreads, default=None))
 
 
 # -- the search for the fastest shape. Pure: it uses no clock and no device --------------------------------------------
@@ -434,7 +434,7 @@ _MOST_DRAWS = 64
 class Grid:
     """The shapes of three axes for which `fits` is true."""
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[Dimension, Dimension, Dimension]
     fits: Callable[[Shape], bool] = lambda shape: True
 
     def shapes(self) -> Iterator[Shape]:
@@ -449,7 +449,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TryResult:
     """The result of a try: operations per second, or None and the reason for a shape without a kernel."""
 
     rate: float | None
@@ -457,8 +457,8 @@ class Reading:
     reason: str = ""
 
 
-# A `Take` tries a shape for about the given seconds.
-Take = Callable[[Shape, float], Reading]
+# A `TryShape` tries a shape for about the given seconds.
+TryShape = Callable[[Shape, float], TryResult]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
@@ -466,7 +466,7 @@ def operations(shape: tuple[float, float, float]) -> float:
     return 2.0 * math.prod(shape)
 
 
-class Search:
+class ShapeSearch:
     """Choose shapes and try them with `take`. `best` is valid at any moment, also after an exception from `take`.
 
     Looks only select the finalists, because readings are noisy and the clock drifts. The final measures the finalists
@@ -474,7 +474,7 @@ class Search:
     points spread over the range and then crosses (combines) the sides of good shapes. All tries take about `limit_s`.
     """
 
-    def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
+    def __init__(self, grid: Grid, limit_s: float, take: TryShape) -> None:
         self.refused: dict[Shape, str] = {}
         # A shape without a kernel is excluded from the grid.
         self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))

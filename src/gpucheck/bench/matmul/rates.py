@@ -14,7 +14,7 @@ from gpucheck.machine import watchdog
 from gpucheck.measure import timing
 from gpucheck.measure.timing import Span, Timed, Timer
 
-Rate = Literal["burst", "sustained"]
+RateKind = Literal["burst", "sustained"]
 
 # A burst runs products for BURST_S after a rest of REST_S. The burst rate is the median of BURSTS bursts.
 BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
@@ -29,7 +29,7 @@ POLL_S = 0.5e-3
 BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
 
 
-def longest_s(kinds: Sequence[Rate]) -> float:
+def longest_s(kinds: Sequence[RateKind]) -> float:
     """Return the longest time that these rates of a product usually take, in seconds. A clock that rises late adds
     to it."""
     return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)

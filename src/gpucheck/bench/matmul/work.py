@@ -16,11 +16,11 @@ import torch
 from gpucheck import stats, units
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import no_room
-from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product, rates
+from gpucheck.bench.devices import ALONE, BenchInputs
+from gpucheck.bench.matmul import Dimension, MatmulOptions, Shape, product, rates
 from gpucheck.bench.matmul.judge import NAME, TOO_FAST
-from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Search
-from gpucheck.bench.matmul.rates import LONGEST_S, Rate
+from gpucheck.bench.matmul.product import Grid, Matrices, ProductCase, ProductKind, ShapeSearch, TryResult
+from gpucheck.bench.matmul.rates import LONGEST_S, RateKind
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
@@ -47,7 +47,7 @@ LEAST_S = 0.8
 
 
 def measure(
-    case: Case, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[Rate] = (), until: float = 0.0
+    case: ProductCase, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[RateKind] = (), until: float = 0.0
 ) -> list[Measurement]:
     """Return a row of one case for each rate in `wanted` that fits before `until`, else one ordinary row."""
     kind, (m, n, k) = case.kind, case.shape
@@ -91,7 +91,7 @@ def measure(
     # Comparisons cover all rates, so only the first row has them.
     corruption = [{"corruption": repeats.details()}, *({} for _ in taken[1:])]
     return [
-        timing.measurement(
+        timing.row_of(
             NAME,
             accel.ref,
             timed,
@@ -116,8 +116,8 @@ def measure(
 
 
 def _rates(
-    ordinary: Timed, wanted: Sequence[Rate], accel: Accel, call: Callable[[], object], watch: Watch, until: float
-) -> list[tuple[Rate | None, Timed]]:
+    ordinary: Timed, wanted: Sequence[RateKind], accel: Accel, call: Callable[[], object], watch: Watch, until: float
+) -> list[tuple[RateKind | None, Timed]]:
     """Measure the wanted rates; none unless the ordinary row kept the device busy and its clock was read."""
     clock = (ordinary.telemetry or {}).get("sm_clock_hz")
     if not wanted or clock is None or ordinary.launch != "unheld" or "launch-bound" in ordinary.flags:
@@ -125,7 +125,7 @@ def _rates(
     call_s = stats.median(ordinary.run.samples_s) / ordinary.run.calls_per_sample
     cost = timing.Cost(ordinary.details["enqueue_s"], call_s)
     longest_s = min(until - time.monotonic() - rates.longest_s([rate for rate in wanted if rate == "burst"]), LONGEST_S)
-    take: dict[Rate, Callable[[], Timed]] = {
+    take: dict[RateKind, Callable[[], Timed]] = {
         "sustained": lambda: rates.sustained(accel, call, call_s, longest_s),
         "burst": lambda: rates.burst(accel, call, cost, lambda: next(reversed(watch.take()), None)),
     }
@@ -139,9 +139,9 @@ def _rates(
 
 SEARCHED = "bench_matmul_search"
 # The sides of the shapes to search: the smallest keeps the device busy, the largest uses all of it.
-DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
+DEFAULT_AXES = {"accelerator": Dimension(1024, 16384, 1024), "cpu": Dimension(128, 2048, 128)}
 # The JSON names this many shapes without a kernel, and counts all.
-MOST_REFUSED_TOLD = 16
+MOST_REFUSED_LISTED = 16
 # An idle clock settles within about a second. The search's reference shape corrects for the rest.
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
 # Windows per try. Their median is not affected by one disturbance.
@@ -157,12 +157,12 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 
 
 def search(
-    case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
+    case: ProductCase, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
     """Find the fastest shape of the range for a dtype, None without kernels. Raises UsageError and torch's errors."""
     began = shown_s = time.monotonic()
 
-    def take(shape: Shape, window_s: float) -> Reading:
+    def take(shape: Shape, window_s: float) -> TryResult:
         nonlocal shown_s
         # Ranking all tried shapes takes as long as a short try.
         if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
@@ -172,14 +172,14 @@ def search(
             emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
         return tries.take(shape, window_s)
 
-    searcher = Search(grid_in(case, grid, room), limit_s, take)
+    searcher = ShapeSearch(grid_in(case, grid, room), limit_s, take)
     try:
         with precision.precision(case.setting):
-            tries = Tries(accel, case.kind, operands(case, grid, room, accel))
+            tries = ShapeTrials(accel, case.kind, operands(case, grid, room, accel))
             searcher.run()
     finally:
         if searcher.best is not None or searcher.refused:
-            refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
+            refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_LISTED)
             results.append(
                 SearchResult(
                     device=accel.id,
@@ -206,14 +206,14 @@ def search(
     return searcher.best
 
 
-def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
+def largest(grid: Grid, room: int, kind: ProductKind) -> tuple[int, int, int]:
     """Return the elements of A, B and the result for the largest shapes, each limited to a third of `room` bytes."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
     most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
-def grid_in(case: Case, grid: Grid, room: int) -> Grid:
+def grid_in(case: ProductCase, grid: Grid, room: int) -> Grid:
     """Return the range without shapes that exceed `largest`, or that do not fit into `room` bytes with their check."""
     most = largest(grid, room, case.kind)
 
@@ -224,20 +224,20 @@ def grid_in(case: Case, grid: Grid, room: int) -> Grid:
     return Grid(grid.axes, fits)
 
 
-def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
+def operands(case: ProductCase, grid: Grid, room: int, accel: Accel) -> Matrices:
     """Return flat memory for every shape of the range that fits, with random data."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
     product.fill(flat)
     return flat
 
 
-class Tries:
+class ShapeTrials:
     """Tries shapes on a device. The time of a try is counted from the end of the previous try."""
 
-    def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
+    def __init__(self, accel: Accel, kind: ProductKind, flat: Matrices) -> None:
         self._accel, self._kind, self._flat = accel, kind, flat
         self._rate: dict[Shape, float] = {}
-        self._usual = 0.0
+        self._last_rate = 0.0
         self._enqueue_s = FIRST_ENQUEUE_S
         self._ended_s = accel.host_now()
 
@@ -247,24 +247,24 @@ class Tries:
         call()
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
-        self._usual = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
+        self._last_rate = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
-    def take(self, shape: Shape, window_s: float) -> Reading:
+    def take(self, shape: Shape, window_s: float) -> TryResult:
         """Try a shape. A shape without a kernel or a measurable time has no rate. Raises torch's other errors."""
         try:
-            if not self._usual:
+            if not self._last_rate:
                 self.warm_up(shape)
             calls, windows = self._windows(shape, window_s)
         except (RuntimeError, ValueError) as error:
             reason = product.why_no_kernel(error, self._kind, self._accel)
             if reason is None:
                 raise
-            return Reading(None, self._spent_s(), reason)
+            return TryResult(None, self._spent_s(), reason)
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
         if stats.median(windows) < least_s:
-            return Reading(None, self._spent_s(), TOO_FAST)
-        self._rate[shape] = self._usual = product.operations(shape) * calls / stats.median(windows)
-        return Reading(self._usual, self._spent_s())
+            return TryResult(None, self._spent_s(), TOO_FAST)
+        self._rate[shape] = self._last_rate = product.operations(shape) * calls / stats.median(windows)
+        return TryResult(self._last_rate, self._spent_s())
 
     def _call(self, shape: Shape) -> Callable[[], object]:
         return self._kind.bind(*product.view(self._kind, self._flat, shape))
@@ -276,7 +276,7 @@ class Tries:
     def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
         """Return the calls of each window, and the lengths of the windows."""
         accel, call = self._accel, self._call(shape)
-        expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
+        expected_s = product.operations(shape) / self._rate.get(shape, self._last_rate)
         # The first call of a shape selects and may load a kernel. This does not matter if calls are long.
         untimed = int(expected_s < timing.LONG_CALL_S)
         wanted = max(1, math.ceil(window_s / expected_s))
@@ -332,7 +332,7 @@ MEMORY_SHARE = 0.8
 _T = TypeVar("_T")
 
 
-def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: MatmulOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Time matrix products on every selected device. Raises CannotLook and UsageError."""
 
     def default_s(accel: Accel) -> float:
@@ -358,7 +358,7 @@ def _rows(
             emit(Notice(f"{case.label} skipped: {needs}", "warning"))
     with Watch(accel.uuid) as watch:
         if not options.search:
-            kinds: tuple[Rate, ...] = ("burst",) if options.burst else ("sustained", "burst")
+            kinds: tuple[RateKind, ...] = ("burst",) if options.burst else ("sustained", "burst")
             can = accel.has_events and not watch.reason
             both = rated(todo, deadline - time.monotonic(), kinds) if can else {}
             if options.burst and not both:
@@ -382,7 +382,9 @@ def _rows(
                 yield from _each([*squares, best], accel, emit, now_s + left_s, watch, {})
 
 
-def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dict[Case, tuple[Rate, ...]]:
+def rated(
+    todo: Sequence[ProductCase], budget_s: float, kinds: tuple[RateKind, ...]
+) -> dict[ProductCase, tuple[RateKind, ...]]:
     """Return the products whose rates are measured: the largest of each dtype, for as many dtypes as time allows."""
     count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / rates.longest_s(kinds))
     # The last case of a dtype is its largest.
@@ -392,7 +394,12 @@ def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dic
 
 
 def _each(
-    todo: Sequence[Case], accel: Accel, emit: Emit, until: float, watch: Watch, wanted: Mapping[Case, tuple[Rate, ...]]
+    todo: Sequence[ProductCase],
+    accel: Accel,
+    emit: Emit,
+    until: float,
+    watch: Watch,
+    wanted: Mapping[ProductCase, tuple[RateKind, ...]],
 ) -> Iterator[Measurement]:
     kept_s = sum(map(rates.longest_s, wanted.values()))
     for done, case in enumerate(todo):
@@ -408,7 +415,7 @@ def _each(
         accel.empty_cache()
 
 
-def _guarded(case: Case, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
+def _guarded(case: ProductCase, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
     """Return the result of `take`. Emit a skip and return None if the library has no such product."""
     scarce = f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}"
     try:

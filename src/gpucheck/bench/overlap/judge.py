@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpucheck import config, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceilings, DeviceRows, Judge
+from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -35,7 +35,7 @@ def answer(device: DeviceRows) -> list[OverlapResult]:
         if row.name == NAME and (row.case["host_memory"], row.case["streams"]) == ("pinned", 2)
     )
     entries = []
-    cases = runs.by(lambda row: tuple(row.case[name] for name in CASE), pinned)
+    cases = runs.group_by(lambda row: tuple(row.case[name] for name in CASE), pinned)
     for (way, memory, streams, size), rows in cases.items():
         # A part may have several rows, because each process calibrates its own number of products. A group is one call.
         groups = [
@@ -123,4 +123,4 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     ]
 
 
-JUDGE = Judge(findings, headlines, result="bench_overlap", answers=answer)
+JUDGE = BenchmarkJudge(findings, headlines, result="bench_overlap", answers=answer)

@@ -13,8 +13,8 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import buffers, concurrent, devices
-from gpucheck.bench.concurrent import Group, Stream
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.concurrent import CallGroup, Stream
+from gpucheck.bench.devices import ALONE, BenchInputs
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.overlap.judge import NAME
 from gpucheck.errors import CannotLook
@@ -38,7 +38,7 @@ SLICES = 2
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
 # Returns a group of the given number of calls.
-Groups = Callable[[int], Group]
+MakeGroup = Callable[[int], CallGroup]
 
 
 # A group takes at least this long. A launch and a synchronization, about 10 µs, are half a percent of it.
@@ -50,7 +50,7 @@ TRIES, CORRECTIONS = 3, 3
 
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
-) -> Group:
+) -> CallGroup:
     """Return a group of `count` calls with one wait at the end, on the stream that `current` makes current."""
 
     def calls() -> None:
@@ -58,10 +58,10 @@ def group(
             for _ in range(count):
                 call()
 
-    return Group(timer, calls, prepare=prepare and (lambda number, windows: prepare(number, count * windows)))
+    return CallGroup(timer, calls, prepare=prepare and (lambda number, windows: prepare(number, count * windows)))
 
 
-def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
+def balanced(copies_of: MakeGroup, products_of: MakeGroup) -> tuple[int, int]:
     """Return the number of copies in a group, and the number of products that take as long."""
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
     products = 1
@@ -72,7 +72,7 @@ def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
     return copies, products
 
 
-def in_turn(copies: Group, products: Group) -> dict[str, Group]:
+def in_turn(copies: CallGroup, products: CallGroup) -> dict[str, CallGroup]:
     def both() -> None:
         copies.call()
         products.call()
@@ -80,7 +80,7 @@ def in_turn(copies: Group, products: Group) -> dict[str, Group]:
     return {"copy": copies, "compute": products, "both": replace(copies, call=both)}
 
 
-def _least_s(calls: Group) -> float:
+def _least_s(calls: CallGroup) -> float:
     """Return the shortest time of a few windows of a group, without the first."""
     calls.window(0)
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
@@ -93,7 +93,7 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_CASE_S = 2.0
 
 
-def size_for(options: OverlapOptions, room: buffers.Room) -> int:
+def size_for(options: OverlapOptions, room: buffers.BufferMemory) -> int:
     """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if none does."""
     most = room.most(1)
     scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
@@ -103,7 +103,7 @@ def size_for(options: OverlapOptions, room: buffers.Room) -> int:
     return size
 
 
-def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: OverlapOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
     rows = functools.partial(_rows, options, emit)
     on_cpu = devices.needs_gpu(
@@ -150,7 +150,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             verified = copies.finish()
             case = {"direction": direction, "host_memory": "pinned", "streams": 2, "size_bytes": size}
             for part, timed in taken.items():
-                row = timing.measurement(
+                row = timing.row_of(
                     NAME,
                     accel.ref,
                     # Times are per copy or product, because each process calibrates its own number of calls.

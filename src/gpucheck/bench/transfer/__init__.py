@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpucheck import links, options, units
 from gpucheck.bench.benchmarks import Selecting, sizes
 from gpucheck.errors import UsageError
-from gpucheck.links import MEMORIES, Direction, HostMemory
+from gpucheck.links import MEMORIES, Direction, HostMemoryKind
 from gpucheck.options import option
 
 # Parts are measured in this order.
@@ -35,7 +35,7 @@ class TransferOptions(Selecting):
     )
     sweep: bool = option("Copy every power of two from 4 KiB.", False)
     directions: tuple[Direction, ...] = links.direction_option()
-    memories: tuple[HostMemory, ...] = option(
+    memories: tuple[HostMemoryKind, ...] = option(
         "Host memory: both, pageable or pinned.",
         MEMORIES["both"],
         name="--host-memory",

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import links, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, size
+from gpucheck.bench.judging import BenchmarkJudge, Ceiling, Ceilings, DeviceRows, Figure, ThresholdFigures, size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -39,7 +39,7 @@ FASTEST_LINK = 1e12
 
 def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """Return the plain copies by direction."""
-    return runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
+    return runs.group_by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
@@ -264,7 +264,7 @@ def times_raw(measurements: Iterable[Measurement]) -> list[tuple[Measurement, fl
     """Return each timed line with its time as a multiple of the fastest raw copy of its direction."""
     times = [(row, row.time_s.median) for row in measurements if row.time_s is not None]
     copied = [timed for timed in times if timed[0].case["idiom"] == "raw"]
-    by_way = runs.by(lambda timed: str(timed[0].case["direction"]), copied)
+    by_way = runs.group_by(lambda timed: str(timed[0].case["direction"]), copied)
     fastest = {way: min(seconds for _, seconds in mine) for way, mine in by_way.items()}
     return [(row, seconds / fastest[way]) for row, seconds in times if (way := row.case["direction"]) in fastest]
 
@@ -299,7 +299,7 @@ LEAST_OF_SIBLINGS = 0.6
 
 _SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
 _AGAIN = "rerun when nothing else copies, with a longer --time-budget"
-Pair = tuple[str, str]
+DevicePair = tuple[str, str]
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
@@ -378,7 +378,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 _WAY = "boot with iommu=pt, or switch PCIe ACS off in the firmware"
 
 
-def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
+def not_measured(pair: DevicePair, reason: str, *, hangs: bool) -> Finding:
     """Return the finding for a pair without a rate; `hangs` if its copies did not arrive in time."""
     source, destination = pair
     healthy = f"if {source} and {destination} look healthy there"
@@ -395,7 +395,7 @@ def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
     )
 
 
-def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> list[Pair]:
+def slower(rates: Mapping[DevicePair, float], paths: Mapping[DevicePair, str | None]) -> list[DevicePair]:
     """Return pairs that are much slower than the median pair with the same path, or than the opposite direction."""
     slow = []
     for pair, rate in rates.items():
@@ -405,7 +405,7 @@ def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> lis
     return slow
 
 
-def pairs(rows: Iterable[Measurement]) -> tuple[dict[Pair, str | None], dict[Pair, float]]:
+def pairs(rows: Iterable[Measurement]) -> tuple[dict[DevicePair, str | None], dict[DevicePair, float]]:
     """Return the path of each measured pair, and the rate of each pair that has one."""
     # Older documents also have rows of latencies.
     rated = {_pair(row): row for row in rows if row.case.get("what", "rate") == "rate"}
@@ -425,11 +425,11 @@ def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
     }
 
 
-def _name(pair: Pair) -> str:
+def _name(pair: DevicePair) -> str:
     return "{} to {}".format(*pair)
 
 
-def _pair(row: Measurement) -> Pair:
+def _pair(row: Measurement) -> DevicePair:
     return str(row.case["source"]), str(row.case["destination"])
 
 
@@ -493,5 +493,5 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     return lines
 
 
-THRESHOLDS = {"transfer.min_gbps": Threshold("copies", "", _largest_copies)}
-JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", answer, of_several, THRESHOLDS)
+THRESHOLDS = {"transfer.min_gbps": ThresholdFigures("copies", "", _largest_copies)}
+JUDGE = BenchmarkJudge(findings, headlines, ceilings, "bench_transfer", answer, of_several, THRESHOLDS)

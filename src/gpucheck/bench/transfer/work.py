@@ -14,16 +14,16 @@ import torch
 from gpucheck import units
 from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench.concurrent import Lane, Stream, start_child
-from gpucheck.bench.devices import ALONE, Shared, share_until
+from gpucheck.bench.devices import ALONE, BenchInputs, share_until
 from gpucheck.bench.transfer import TransferOptions, judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, NAME, PEER
 from gpucheck.errors import CannotLook
-from gpucheck.links import Direction, HostMemory
+from gpucheck.links import Direction, HostMemoryKind
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import device_lifetime, inventory, numa, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import LineChild
-from gpucheck.machine.child_protocol import Lost, Talk
+from gpucheck.machine.child_protocol import ChildSession, Lost
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json
@@ -46,13 +46,13 @@ class Setting:
 
     options: TransferOptions
     accel: Accel
-    room: buffers.Room
+    room: buffers.BufferMemory
     watch: Watch
     emit: Emit
     deadline: float
 
     @property
-    def memories(self) -> list[HostMemory]:
+    def memories(self) -> list[HostMemoryKind]:
         """The selected kinds of host memory that this device supports."""
         return [memory for memory in self.options.memories if memory == "pageable" or self.accel.can_pin]
 
@@ -72,11 +72,11 @@ ROW_WARM_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CopyCase:
     """The case of one row, timed by the device's clock (`link`), or by the host's with the wait (`as_called`)."""
 
     direction: Direction
-    memory: HostMemory
+    memory: HostMemoryKind
     size: int
     timed: Literal["link", "as_called"]
 
@@ -84,7 +84,7 @@ class Case:
 def copies(setting: Setting) -> Iterator[Measurement]:
     """Yield a row for each size, direction and kind of memory. Raises CannotLook and UsageError."""
     options, accel, emit = setting.options, setting.accel, setting.emit
-    memories: list[HostMemory] = setting.memories or ["pageable"]
+    memories: list[HostMemoryKind] = setting.memories or ["pageable"]
     room, count = replace(setting.room, pinned="pinned" in memories), len(memories)
     sizes, too_large = fitting(options, room, count)
     todo = cases(options, accel, sizes)
@@ -120,7 +120,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
 
 
 def measure(
-    case: Case, accel: Accel, shared: buffers.Buffers, room: buffers.Room, budget_s: float, watch: Watch
+    case: CopyCase, accel: Accel, shared: buffers.Buffers, room: buffers.BufferMemory, budget_s: float, watch: Watch
 ) -> Measurement:
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
@@ -132,7 +132,7 @@ def measure(
         synchronize=accel.synchronize,
         allowance_s=sampling_s * buffers.VERIFYING_SHARE,
     )
-    row = timing.measured(
+    row = timing.measure_watched(
         NAME,
         accel,
         repeated.work,
@@ -162,21 +162,21 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
     return Skipped(Finding("transfer.pinned", "skip", "pinned memory could not be allocated", reason, device=accel.id))
 
 
-def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
+def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[CopyCase]:
     """Return the rows to time, the smallest size first: a lack of time drops the largest. Raises CannotLook."""
     if not accel.can_pin and options.memories == ("pinned",):
         raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    todo: list[Case] = []
+    todo: list[CopyCase] = []
     for size, direction, memory in itertools.product(sizes, directions, options.memories):
         if memory == "pinned" and accel.can_pin and accel.has_events:
-            todo.append(Case(direction, memory, size, "link"))
+            todo.append(CopyCase(direction, memory, size, "link"))
         if memory == "pageable" or accel.can_pin:
-            todo.append(Case(direction, memory, size, "as_called"))
+            todo.append(CopyCase(direction, memory, size, "as_called"))
     return todo
 
 
-def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> tuple[list[int], list[int]]:
+def fitting(options: TransferOptions, room: buffers.BufferMemory, host_buffers: int) -> tuple[list[int], list[int]]:
     """Return the sizes that fit, and those that do not. Raises UsageError if a size that the user gave does not fit."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)
@@ -214,7 +214,7 @@ class Idiom:
     direction: Direction
 
     @property
-    def memory(self) -> HostMemory:
+    def memory(self) -> HostMemoryKind:
         """The kind of host memory that the line uses."""
         return "pinned" if "x_pinned" in self.code else "pageable"
 
@@ -234,7 +234,7 @@ IDIOMS: tuple[Idiom, ...] = (
 )
 
 
-def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
+def of_device(accel: Accel, memories: Sequence[HostMemoryKind]) -> list[Idiom]:
     """Return the lines that this device supports with these kinds of host memory."""
     pins = accel.can_pin and "pinned" in memories
     return [
@@ -246,7 +246,7 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     ]
 
 
-class Line:
+class IdiomCalls:
     """The calls of an idiom on `count` slices of `size` bytes of the shared buffers, one after the other.
 
     A call's result is released when the next call begins. Memory that the line pins is released only after a
@@ -318,11 +318,11 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
         budget_s = setting.row_s(len(todo) - done, LONGEST_IDIOM_S)
         with buffers.no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
             accel.reset_peak()
-            row = measure_line(Line(idiom, accel, shared, size, count), room, budget_s, setting.watch)
+            row = measure_line(IdiomCalls(idiom, accel, shared, size, count), room, budget_s, setting.watch)
         yield row
 
 
-def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: int) -> tuple[int, int]:
+def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.BufferMemory, host_buffers: int) -> tuple[int, int]:
     """Return the bytes of a slice, and the slices that make calls cold, if memory permits. Raises CannotLook."""
     most, why = room.most(host_buffers + 2) // 2, "for the common idioms"
     scarce = buffers.too_little(why, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
@@ -333,9 +333,9 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: in
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
-def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
+def measure_line(line: IdiomCalls, room: buffers.BufferMemory, budget_s: float, watch: Watch) -> Measurement:
     accel, idiom = line.accel, line.idiom
-    return timing.measured(
+    return timing.measure_watched(
         IDIOM,
         accel,
         timing.Work(line.call),
@@ -410,7 +410,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     )
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction, other in OTHER.items():
-        yield timing.measurement(
+        yield timing.row_of(
             BOTH_WAYS,
             accel.ref,
             rows[direction],
@@ -460,7 +460,7 @@ def peer(
         missing = [pair, pair[::-1]]
         reason, hangs = "no reason was given", False
         try:
-            with Talk(partial(start, pair)) as child:
+            with ChildSession(partial(start, pair)) as child:
                 for line in child.answer(PAIR_TIMEOUT_S):
                     reason = line.get("error", reason)
                     if "measurement" not in line:
@@ -478,7 +478,7 @@ def peer(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TransferPart:
     """A part of the benchmark on one device. `weight` is its share of the time among the parts."""
 
     id: str
@@ -488,10 +488,10 @@ class Part:
 
 
 PARTS = (
-    Part("copies", 8.0, copies),
-    Part("idioms", 3.0, idioms),
+    TransferPart("copies", 8.0, copies),
+    TransferPart("idioms", 3.0, idioms),
     # This part needs pinned memory to copy both ways at once, and device events to prove that the copies overlapped.
-    Part("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
+    TransferPart("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
 )
 # This part follows the others if more than one device was selected.
 PAIRS = "peer"
@@ -504,7 +504,7 @@ PAIRS_S = 30.0
 PAIRS_SHARE = 0.4
 
 
-def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
+def command(options: TransferOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Time copies to and from each selected device. Raises CannotLook and UsageError."""
     began = time.monotonic()
     # A lost device is in no pair.
@@ -542,7 +542,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 
 
 def _rows_on(
-    options: TransferOptions, wanted: Sequence[Part], emit: Emit, accel: Accel, deadline: float
+    options: TransferOptions, wanted: Sequence[TransferPart], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
     """Yield the rows of every part that applies to a device. The first is always begun; its CannotLook is raised."""
     todo = [part for part in wanted if part.applies(accel)]

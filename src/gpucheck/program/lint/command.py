@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Function, Loop, Place, Unreadable, Value, walk
+from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Function, Loop, Scope, Unreadable, Value, walk
 from gpucheck.program.lint.options import LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
@@ -132,7 +132,7 @@ _ANYTHING = ("batch", "data", "inputs", "batched_inputs", "features", "samples",
 _TENSORS = ("Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor")
 
 
-class Run(Expressions):
+class ScopeAnalysis(Expressions):
     """Analyse one function of a file, or its module level, once."""
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
@@ -328,17 +328,17 @@ class Run(Expressions):
             ends = facts.met(ends, self.flow)
         self.flow = ends
 
-    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Scope:
         """Walk through a function, at its first call, and return its effect. A recursive call has no known effect."""
         known = self.file.effects.get(id(function))
         if known is not None:
             return known
-        self.file.effects[id(function)] = Run(self.file, None, function, "", {})
+        self.file.effects[id(function)] = ScopeAnalysis(self.file, None, function, "", {})
         parent = self.file.parents.get(id(function))
         outer = parent.visible() if parent is not None else self.outer
         owner = owner or (parent.owner if parent is not None else None)
         name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
-        run = Run(self.file, owner, function, name, outer)
+        run = ScopeAnalysis(self.file, owner, function, name, outer)
         run.begin(function, parent)
         run.no_graph += self.no_graph
         if run.in_forward and parent is None:
@@ -360,7 +360,7 @@ class Run(Expressions):
         for node in self.classes:
             self.judge_class(node)
 
-    def begin(self, function: Function, parent: Place | None) -> None:
+    def begin(self, function: Function, parent: Scope | None) -> None:
         owner = self.owner
         self.local_names, _ = facts.bound_in(function)
         uses = (node for node in walk(function) if isinstance(node, ast.Attribute) and node.attr in tables.TENSOR_ONLY)
@@ -433,7 +433,7 @@ class Run(Expressions):
         for member in reversed(list(self.file.family(owner))):
             inherited |= self._gathered(member)
         owner.attributes = inherited
-        outside = Run(self.file, None, node, "", self.visible())
+        outside = ScopeAnalysis(self.file, None, node, "", self.visible())
         # Forward first: the methods that it calls are walked through with its arguments.
         for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
             outside.effect_of(function, owner)
@@ -447,7 +447,7 @@ class Run(Expressions):
         setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
         left: dict[str, Value] = {}
         for method in setting_up:
-            run = Run(self.file, owner, owner.methods[method], method, self.visible())
+            run = ScopeAnalysis(self.file, owner, owner.methods[method], method, self.visible())
             run.quiet = 1
             run.begin(owner.methods[method], None)
             run.flow.names |= left
@@ -493,7 +493,7 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         if not any(word in data for word in _WORDS):
             return []
         facts.read_names(file)
-        whole = Run(file, None, file.tree, "", {})
+        whole = ScopeAnalysis(file, None, file.tree, "", {})
         whole.statements(file.tree.body)
         whole.end()
         file.effects.clear()

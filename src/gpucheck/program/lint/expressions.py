@@ -8,14 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.program.lint import facts, processes, tables, tensors
-from gpucheck.program.lint.facts import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
+from gpucheck.program.lint.facts import (
+    DIMENSIONS,
+    NONE,
+    NUMBER,
+    SCALAR,
+    UNKNOWN,
+    CallArguments,
+    Scope,
+    Value,
+    all_of,
+    join,
+)
 
 # Built-in functions that need the values of their arguments.
 _READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
 _STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
 
 
-class Expressions(Place):
+class Expressions(Scope):
     """The expressions of one function or of the module level, in evaluation order."""
 
     def value(self, node: ast.expr | None) -> Value:
@@ -186,7 +197,7 @@ class Expressions(Place):
         keywords = [(keyword.arg, self.value(keyword.value)) for keyword in node.keywords]
         named = {name: value for name, value in keywords if name}
         is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
-        given = Given(node, args, named, is_open)
+        given = CallArguments(node, args, named, is_open)
         if dotted:
             return self._of_import(given, dotted)
         if isinstance(func, ast.Attribute):
@@ -256,7 +267,7 @@ class Expressions(Place):
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
 
-    def _of_name(self, given: Given, name: str) -> Value:
+    def _of_name(self, given: CallArguments, name: str) -> Value:
         known = self.named(name)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -272,7 +283,7 @@ class Expressions(Place):
             return processes.called(self, given.node, self.effect_of(function))
         return self._of_builtin(given, name)
 
-    def _of_builtin(self, given: Given, name: str) -> Value:
+    def _of_builtin(self, given: CallArguments, name: str) -> Value:
         first = given.first()
         if name in (*_READS, "list", "sum", "abs"):
             tensors.read(self, given.node, given.all)
@@ -303,7 +314,7 @@ class Expressions(Place):
                 return self.element(first)
         return UNKNOWN
 
-    def _named_attribute(self, given: Given) -> Value:
+    def _named_attribute(self, given: CallArguments) -> Value:
         """Evaluate `getattr(self, "name")` or `setattr(self, "name", value)` as an access to the attribute."""
         match given.node.args:
             case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
@@ -314,7 +325,7 @@ class Expressions(Place):
                     self.bind(attribute, replace(given.args[-1], made=rest[0]))
         return UNKNOWN
 
-    def _of_import(self, given: Given, name: str) -> Value:
+    def _of_import(self, given: CallArguments, name: str) -> Value:
         node = given.node
         last = name.rpartition(".")[2]
         if name in tables.FACTORIES or name in tables.CUDA_TYPES:
@@ -351,7 +362,7 @@ class Expressions(Place):
             return self._of_torch_function(given, name)
         return NUMBER if name.startswith("math.") else UNKNOWN
 
-    def _of_torch_function(self, given: Given, name: str) -> Value:
+    def _of_torch_function(self, given: CallArguments, name: str) -> Value:
         """Return the result of a torch function. Its tensors must be on one device, and the result is there too."""
         where, _, last = name.rpartition(".")
         if last in tables.NEEDS_VALUES:
@@ -369,7 +380,7 @@ class Expressions(Place):
             return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
         return _shaped(result, last, given, is_method=False)
 
-    def _has_graph(self, given: Given) -> bool:
+    def _has_graph(self, given: CallArguments) -> bool:
         """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
         first = given.first()
         if self.no_graph or not given.args or first.kind:
@@ -377,7 +388,7 @@ class Expressions(Place):
         calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
         return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
-    def _factory(self, given: Given, name: str) -> Value:
+    def _factory(self, given: CallArguments, name: str) -> Value:
         place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
         if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
             first = given.first()
@@ -389,7 +400,7 @@ class Expressions(Place):
         is_leaf = given.is_true("requires_grad")
         return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
-    def _place_of(self, given: Given) -> str:
+    def _place_of(self, given: CallArguments) -> str:
         """Return the place of a factory's new tensor: the CPU, unless an argument or a default names another."""
         if "device" in given.named:
             known = given.named["device"]
@@ -398,7 +409,7 @@ class Expressions(Place):
             return ""
         return "default"
 
-    def _new_module(self, given: Given, name: str) -> Value:
+    def _new_module(self, given: CallArguments, name: str) -> Value:
         if name not in tables.CONTAINERS:
             return Value("module", made=given.node, stateful=facts.holds_state(name), name=name)
         inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
@@ -409,7 +420,7 @@ class Expressions(Place):
         parts = () if given.open else parts
         return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
-    def _of_module(self, given: Given, module: Value) -> Value:
+    def _of_module(self, given: CallArguments, module: Value) -> Value:
         """Return the result of a module's call. Arguments of a torch.nn module must be on the module's device."""
         is_torchs = module.name.startswith("torch.nn.")
         if _takes_tensors(module):
@@ -423,7 +434,7 @@ class Expressions(Place):
         made = first.made if place == "default" else None
         return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not self.no_graph)
 
-    def _of_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+    def _of_method(self, given: CallArguments, receiver: Value, func: ast.Attribute) -> Value:
         name = func.attr
         if name in tables.WAITS and receiver.kind in ("", "name"):
             self.flow.settle()
@@ -445,7 +456,7 @@ class Expressions(Place):
             processes.child(self, given)
         return self._of_unknown(given, name)
 
-    def _of_unknown(self, given: Given, name: str) -> Value:
+    def _of_unknown(self, given: CallArguments, name: str) -> Value:
         target = given.first("device")
         if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
             return Value("tensor", "cpu", pending=given.node)
@@ -454,7 +465,7 @@ class Expressions(Place):
             self.flow.settle()
         return UNKNOWN
 
-    def _of_tensor(self, given: Given, receiver: Value, name: str) -> Value:
+    def _of_tensor(self, given: CallArguments, receiver: Value, name: str) -> Value:
         node = given.node
         if name in tables.MOVES:
             self.receivers[id(node)] = receiver
@@ -483,7 +494,7 @@ class Expressions(Place):
             return replace(plain, place=given.first().place, attribute="")
         return _shaped(plain, name, given, is_method=True)
 
-    def _moved(self, given: Given, receiver: Value, name: str) -> Value:
+    def _moved(self, given: CallArguments, receiver: Value, name: str) -> Value:
         target = given.first("device")
         place = name if name in ("cpu", "cuda") else ""
         # Some calls change only the dtype: .to(torch.float16), .to(x.dtype), .to(dtype=…).
@@ -505,7 +516,7 @@ class Expressions(Place):
         moved = given.node if is_leaf else receiver.moved
         return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
 
-    def _copied(self, given: Given, receiver: Value) -> Value:
+    def _copied(self, given: CallArguments, receiver: Value) -> Value:
         """Return the receiver of `host.copy_(x, non_blocking=True)`, marked as pending."""
         source = given.first()
         is_late = given.is_true("non_blocking") or True in (getattr(node, "value", 0) for node in given.node.args[1:])
@@ -513,14 +524,14 @@ class Expressions(Place):
         is_pending = receiver.place in ("default", "cpu") and is_late and is_from_device
         return self._in_place(given, replace(receiver, pending=given.node)) if is_pending else receiver
 
-    def _in_place(self, given: Given, result: Value) -> Value:
+    def _in_place(self, given: CallArguments, result: Value) -> Value:
         """Bind the result of an in-place method to the name that it was called on, and return it."""
         func = given.node.func
         if isinstance(func, ast.Attribute) and (key := self.key(func.value)):
             self.flow.names[key] = result
         return result
 
-    def _module_method(self, given: Given, module: Value, name: str) -> Value:
+    def _module_method(self, given: CallArguments, module: Value, name: str) -> Value:
         part = module.part(name)
         if part is not None and part.kind == "module":  # self.layers.first(x)
             return self._of_module(given, part)
@@ -533,7 +544,7 @@ class Expressions(Place):
             return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
         return UNKNOWN
 
-    def _items_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+    def _items_method(self, given: CallArguments, receiver: Value, func: ast.Attribute) -> Value:
         key, name = self.key(func.value), func.attr
         if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
             added = all_of(given.all[-1:]) or UNKNOWN
@@ -550,7 +561,7 @@ class Expressions(Place):
             return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
         return replace(receiver, parts=()) if name in ("values", "copy") else UNKNOWN
 
-    def _self_method(self, given: Given, name: str) -> Value:
+    def _self_method(self, given: CallArguments, name: str) -> Value:
         known = self.flow.names.get(f"self.{name}") or self.attributes.get(name, UNKNOWN)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -584,7 +595,7 @@ def _by_name(name: str) -> Value:
     return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
-def _dimensions(given: Given, name: str) -> int | None:
+def _dimensions(given: CallArguments, name: str) -> int | None:
     """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has dimensions."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
@@ -608,7 +619,7 @@ def _takes_tensors(module: Value) -> bool:
     return module.name.startswith("torch.nn.") and module.name not in (*tables.CONTAINERS, "torch.nn.CTCLoss")
 
 
-def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value:
+def _shaped(result: Value, name: str, given: CallArguments, *, is_method: bool) -> Value:
     """Return the result with its dimensions. A full reduction has none, and one over a dimension has one fewer."""
     if name in tables.WITH_DIMENSIONS:
         return replace(result, ndim=DIMENSIONS)

@@ -81,8 +81,8 @@ class File:
     # The mistakes by line, column and rule, each with whether a comment ignores it.
     mistakes: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
     # The effects of functions by id, each with the place where the function was defined.
-    effects: dict[int, Place] = field(default_factory=dict)
-    parents: dict[int, Place] = field(default_factory=dict)
+    effects: dict[int, Scope] = field(default_factory=dict)
+    parents: dict[int, Scope] = field(default_factory=dict)
 
     def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
         """Return `nn.Linear` as `torch.nn.Linear`; empty if it is not imported, or if a local name hides it."""
@@ -406,7 +406,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CallArguments:
     """A call with the values of its arguments. `open` is true if it has `**more`, which may contain any other."""
 
     node: ast.Call
@@ -468,7 +468,7 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
     return workers is not None and not is_none and getattr(workers, "id", "") not in file.zeros
 
 
-class Place:
+class Scope:
     """A function, or a file's module level, during its analysis, with the state at the current place."""
 
     def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
@@ -508,7 +508,7 @@ class Place:
     def visible(self) -> dict[str, Value]:
         return {**self.outer, **self.flow.names}
 
-    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Scope:
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:

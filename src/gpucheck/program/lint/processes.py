@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gpucheck.program.lint import tables
-from gpucheck.program.lint.facts import Given, Node, Place, Value, called_name
+from gpucheck.program.lint.facts import CallArguments, Node, Scope, Value, called_name
 
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -13,7 +13,7 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info get_device_properties")
 
 
-def on_gpu(run: Place, node: ast.expr) -> None:
+def on_gpu(run: Scope, node: ast.expr) -> None:
     """Record that CUDA starts here. Report it in a DataLoader worker, which must not use a GPU."""
     run.flow.started = run.flow.started or node
     if run.in_worker:
@@ -25,7 +25,7 @@ def on_gpu(run: Place, node: ast.expr) -> None:
         )
 
 
-def called(run: Place, node: ast.expr, effect: Place) -> Value:
+def called(run: Scope, node: ast.expr, effect: Scope) -> Value:
     """Apply the effects of a called function of the file, and return its value."""
     visible_devices(run, *effect.sets)
     if effect.sets:  # perhaps on some of the function's paths only
@@ -35,7 +35,7 @@ def called(run: Place, node: ast.expr, effect: Place) -> Value:
     return effect.returns
 
 
-def imported(run: Place, given: Given, name: str) -> None:
+def imported(run: Scope, given: CallArguments, name: str) -> None:
     node = given.node
     if name in tables.STARTS_CUDA:
         run.flow.started = run.flow.started or node
@@ -46,7 +46,7 @@ def imported(run: Place, given: Given, name: str) -> None:
         child(run, given)
 
 
-def child(run: Place, given: Given) -> None:
+def child(run: Scope, given: CallArguments) -> None:
     """Report a forked process whose function uses CUDA, if CUDA has started before the fork."""
     function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
@@ -67,7 +67,7 @@ def names_variable(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
-def visible_devices(run: Place, *nodes: Node) -> None:
+def visible_devices(run: Scope, *nodes: Node) -> None:
     """Record that CUDA_VISIBLE_DEVICES is set here, or report that CUDA has started already."""
     if run.flow.started is None:
         run.sets += () if run.quiet else nodes
@@ -78,7 +78,7 @@ def visible_devices(run: Place, *nodes: Node) -> None:
             run.report("lint.late_visible_devices", node, line=run.flow.started.lineno)
 
 
-def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
+def hidden(run: Scope, node: ast.Call, setting: ast.Assign) -> None:
     """Report a call that names a device number which the mask of `setting` hides."""
     mask = getattr(setting.value, "value", None)
     entries = mask.split(",") if isinstance(mask, str) else []

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpucheck.program.lint import tables
-from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Place, Value, called_name, walk
+from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Scope, Value, called_name, walk
 
 
-def discarded(run: Place, node: ast.expr) -> None:
+def discarded(run: Scope, node: ast.expr) -> None:
     """Report a statement that only moves a tensor. The expression must have been evaluated before."""
     if isinstance(node, ast.IfExp):  # x.cuda() if has_gpu else None
         node = node.body
@@ -27,7 +27,7 @@ def discarded(run: Place, node: ast.expr) -> None:
         run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
 
 
-def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
+def _keeping(run: Scope, node: ast.Call, name: ast.expr) -> str:
     """Return how to keep the result of a move. Assigning to a loop variable would not keep it."""
     receiver, move = run.receivers[id(node)], run.file.text(node)
     if receiver.kind == "parameter":
@@ -41,14 +41,14 @@ def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
     return f"keep the result: moved = {move}"
 
 
-def _is_kept(run: Place, node: ast.expr) -> bool:
+def _is_kept(run: Scope, node: ast.expr) -> bool:
     """Return whether an expression begins with a named value, as `x`, `self.x` and `batch["x"].float()` do."""
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
 
 
-def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
+def apart(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
     """Report an operation that combines a tensor made on the CPU with one on the module's device."""
     tensors = [value for value in values if value.is_tensor]
     if not run.in_forward or all(value.place != "input" for value in tensors):
@@ -67,7 +67,7 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
         run.report("lint.plain_tensor", value.made, name=f"self.{value.attribute}", line=node.lineno, fix=fix)
 
 
-def _device_at(run: Place, made: ast.AST) -> str:
+def _device_at(run: Scope, made: ast.AST) -> str:
     """Return an expression for the module's device at the line of `made`, such as `device=x.device`."""
     arguments = getattr(run.body, "args", None)
     if arguments is not None and any(inner is made for inner in walk(run.body)):
@@ -80,7 +80,7 @@ def _device_at(run: Place, made: ast.AST) -> str:
     return "the device of what it is used with"
 
 
-def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
+def kept_module(run: Scope, node: Node, key: str, item: Value | None) -> None:
     """Report a module with parameters or buffers in a plain list or dict of another module."""
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or owner.registers_by_hand or not key.startswith("self.") or item is None:
@@ -92,13 +92,13 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
         owner.handed_on |= set() if run.quiet else {name}  # each attribute is reported once
 
 
-def moved_leaf(run: Place, known: Value) -> None:
+def moved_leaf(run: Scope, known: Value) -> None:
     """Report a moved leaf if its gradient is read, an optimizer gets it, or it becomes a module's attribute."""
     if known.is_tensor and known.moved is not None:
         run.report("lint.moved_parameter", known.moved, name=run.file.text(known.moved))
 
 
-def optimized(run: Place, values: Iterable[Value]) -> None:
+def optimized(run: Scope, values: Iterable[Value]) -> None:
     for value in values:
         moved_leaf(run, value)
         optimized(run, [*value.parts, *([value.item] if value.item is not None else [])])
@@ -114,7 +114,7 @@ _BACKWARDS = frozenset({"backward", "manual_backward"})
 _OF_STEPS = frozenset({*_BACKWARDS, "step", "forward", "generate", "model", "net", "network"})
 
 
-def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
+def read(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
     """Report values that are read here while a non-blocking copy into them is still pending."""
     for value in values:
         pending = value.pending or (value.item.pending if value.item is not None else None)
@@ -122,13 +122,13 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             run.report("lint.unwaited_copy", pending, name=run.file.text(pending), line=node.lineno)
 
 
-def waited(run: Place, values: Iterable[Value]) -> None:
+def waited(run: Scope, values: Iterable[Value]) -> None:
     """Mark earlier copies as complete if the host waits here for a value that may be on a device."""
     if any(value.is_tensor and value.pending is None and value.place not in ("default", "cpu") for value in values):
         run.flow.settle()
 
 
-def empty_cache(run: Place, node: ast.expr, name: str) -> None:
+def empty_cache(run: Scope, node: ast.expr, name: str) -> None:
     """Report `empty_cache()` in every pass of a step loop. An exception handler or an `if` around it is fine."""
     if not name.startswith("torch.") or not name.endswith(".empty_cache") or not run.loops:
         return
@@ -139,7 +139,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
         run.report("lint.empty_cache_in_loop", node)
 
 
-def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
+def _is_guarded(run: Scope, node: ast.AST, loop: Loop) -> bool:
     """Return whether a condition or an exception handler keeps some passes of the loop from this node."""
     above = run.parent(node)
     while above is not None and above is not loop:
@@ -151,7 +151,7 @@ def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
     return False
 
 
-def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
+def kept_loss(run: Scope, node: ast.expr, key: str, added: Value) -> None:
     """Report `losses.append(loss)` in a loop without a backward pass, if no later backward pass uses the list."""
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return
@@ -159,7 +159,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         run.report("lint.kept_graph", node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
 
 
-def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
+def summed_loss(run: Scope, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """Report `total += loss` in a loop after the loss's backward pass, or if no backward pass uses the total."""
     if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
         return
@@ -218,7 +218,7 @@ def _is_plain(trained: set[str], loop: Loop) -> bool:
     return not last.isdisjoint(("item", "detach", "tolist", "numpy", "data"))
 
 
-def _is_taken(run: Place, key: str) -> bool:
+def _is_taken(run: Scope, key: str) -> bool:
     """Return whether a value is used for more than printing or a number: returned, passed on, or for backward."""
     return not all(
         _sinks(run, node)
@@ -228,7 +228,7 @@ def _is_taken(run: Place, key: str) -> bool:
     )
 
 
-def _sinks(run: Place, node: ast.AST) -> bool:
+def _sinks(run: Scope, node: ast.AST) -> bool:
     """Return whether every result computed from a value is only printed or turned into a number."""
     above = run.parent(node)
     match above:

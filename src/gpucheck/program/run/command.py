@@ -25,7 +25,7 @@ from gpucheck.errors import BUG, FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, descendants, interpreter_argv, python_argv
 from gpucheck.machine.child_stdio import mapped_library
 from gpucheck.measure.telemetry import Watch
-from gpucheck.program.options import STEPS, Device, RunOptions
+from gpucheck.program.options import STEPS, RunOptions, SimulatedGpu
 from gpucheck.program.run import counters, judge, ranks, ranks_findings, reached
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
@@ -93,7 +93,7 @@ def _check_file(script: str) -> None:
         raise UsageError(f"the folder {script!r} has no __main__.py", "", f"gpucheck run {script}/PROGRAM.py")
 
 
-def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
+def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
     """Run the program on a simulated device. Return 1 if a finding failed, else the program's own status, or 4 if that
     is 0 and a finding is inconclusive."""
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
@@ -124,7 +124,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
 
 
-def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
+def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
     ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
     trees = {}
     for file in ran:
@@ -136,7 +136,7 @@ def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
 
 
 def _watched(
-    running: Started, job: ranks.Job | None, emit: Emit
+    running: RunningProgram, job: ranks.Job | None, emit: Emit
 ) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
     """Wait for the program to end. Once it uses a device, read the device's utilization meanwhile."""
     watch: Watch | None = None
@@ -164,7 +164,7 @@ def _watched(
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
+def _answer(running: RunningProgram, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
     result = None if failure is not None else answer(counters.read(running.memory), ended, running.child)
     if job is not None:
@@ -205,7 +205,7 @@ _LIBTORCH = "libtorch_cpu"
 
 
 @dataclass(slots=True)
-class Started:
+class RunningProgram:
     """A running program and its shared counters."""
 
     program: Program
@@ -239,7 +239,9 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(options: RunOptions, *, dry: Any = None, ranks: Any = None, added: Mapping[str, str]) -> Iterator[Started]:
+def started(
+    options: RunOptions, *, dry: Any = None, ranks: Any = None, added: Mapping[str, str]
+) -> Iterator[RunningProgram]:
     """Start the program. The hook in it passes `dry` to `dry.begin`, or `ranks` to `recorder.begin`. Raises OSError."""
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
@@ -255,7 +257,7 @@ def started(options: RunOptions, *, dry: Any = None, ranks: Any = None, added: M
         asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
         env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.trace or 0), *asked, given))
         argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
-        yield Started(Program(argv, env=env), memory)
+        yield RunningProgram(Program(argv, env=env), memory)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -303,7 +305,7 @@ class Ended:
     began_s: float = math.inf  # since the epoch
 
 
-def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
+def answer(read: counters.CounterData, ended: Ended, child: int = 0) -> RunResult:
     lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(line.kind not in ("data", "empty_cache") for line in lines)
     steps, window, begins_ns = _steps(read)
@@ -331,7 +333,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
     )
 
 
-def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[Mapping[str, int]], int | None]:
+def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mapping[str, int]], int | None]:
     """Return the summary of all steps, the rows of the steady steps, and the time at which those begin."""
     count = read.head[counters.STEPS]
     if not count:
@@ -355,7 +357,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[Mapping[str, 
 
 
 def _shares(
-    read: counters.Read, ended: Ended, window: Sequence[Mapping[str, int]], begins_ns: int | None
+    read: counters.CounterData, ended: Ended, window: Sequence[Mapping[str, int]], begins_ns: int | None
 ) -> TimeShares | None:
     """Return the shares of time in the steady steps, or since torch's load if there are none; None without torch."""
     if not read.head[counters.TORCH_NS]:
@@ -417,7 +419,7 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
-def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
+def _lines(read: counters.CounterData, began_s: float) -> tuple[RunLine, ...]:
     said = {int(line["site"]): line for line in read.said("site")}
     calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
     for number, row in enumerate(read.sites):
@@ -433,7 +435,7 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
     return tuple(sorted(lines, key=lambda line: -line.time_s))
 
 
-def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
+def _devices(read: counters.CounterData) -> tuple[RunDevice, ...]:
     said = {int(line["index"]): line for line in read.said("device")}
     return tuple(
         RunDevice(
@@ -475,7 +477,7 @@ _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) by
 _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
 
-def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
+def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
     error = next((line for line in read.said("error") if line["memory"]), None)
     if error is None:
         return None
@@ -521,7 +523,7 @@ def _size(match: re.Match[str]) -> int:
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: counters.Read, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
+def _traced(read: counters.CounterData, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Shared = mmap.mmap | memoryview | bytearray
+SharedMemory = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
@@ -49,7 +49,7 @@ assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class CounterData:
     """The contents of the shared memory: the head's cells, rows as dicts of fields, and the lines of text."""
 
     head: tuple[int, ...]
@@ -62,11 +62,11 @@ class Read:
         return (line for line in self.lines if line.get("say") == kind)
 
 
-def cells_of(memory: Shared) -> memoryview:
+def cells_of(memory: SharedMemory) -> memoryview:
     return memoryview(memory)[: CELLS * 8].cast("q")
 
 
-def write(memory: Shared, cells: memoryview, line: dict[str, Any]) -> bool:
+def write(memory: SharedMemory, cells: memoryview, line: dict[str, Any]) -> bool:
     """Add a line of text, and return False if no room is left."""
     text = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
     begin = CELLS * 8 + cells[TEXT_LENGTH]
@@ -83,14 +83,14 @@ def append(path: str, line: dict[str, Any]) -> None:
         file.write((json.dumps(line) + "\n").encode())
 
 
-def write_of_fork(memory: Shared, cells: memoryview, place: str, text: str) -> None:
+def write_of_fork(memory: SharedMemory, cells: memoryview, place: str, text: str) -> None:
     """Count an error of a forked process. Its line and text replace those of the previous error."""
     cells[FORK_ERRORS] += 1
     room = _FORK_TEXT.stop - _FORK_TEXT.start
     memory[_FORK_TEXT] = f"{place[-room // 2 :]}\n{text}".encode("ascii", "replace")[:room].ljust(room)
 
 
-def read(memory: Shared) -> Read:
+def read(memory: SharedMemory) -> CounterData:
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
@@ -100,7 +100,7 @@ def read(memory: Shared) -> Read:
         if cells[FORK_ERRORS]:
             place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
             lines += ({"say": "fork", "place": place, "text": said, "times": cells[FORK_ERRORS]},)
-        return Read(
+        return CounterData(
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},
             tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),

@@ -31,9 +31,9 @@ from torch.utils.data import DataLoader
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
-from gpucheck.program.options import Device
+from gpucheck.program.options import SimulatedGpu
 from gpucheck.program.run import counters, hooks, memory_peaks
-from gpucheck.program.simulated_devices import COUNTED, CPU, Claims, Place, device_of, here, rank, text_of
+from gpucheck.program.simulated_devices import COUNTED, CPU, Place, Placements, device_of, here, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 from gpucheck.work.target import import_compiler
@@ -45,7 +45,7 @@ _MOST_ROWS, _MOST_TEXT = 50, 500
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
-_world: engine.World
+_simulation: engine.Simulation
 _simulated = contextlib.ExitStack()
 _steps = _began_ns = 0
 _trains = False
@@ -57,14 +57,14 @@ _EARLY = (
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Start the simulation and the counting. `asked` has the options, with the fields of an `options.Device`."""
-    global _world, _steps, _began_ns
+    """Start the simulation and the counting. `asked` has the options, with the fields of an `options.SimulatedGpu`."""
+    global _simulation, _steps, _began_ns
     _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
     import_compiler(is_ours=False)
     _steps = asked["steps"]
-    device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
+    device = SimulatedGpu(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
     memory = Memory[Place](
         total_bytes=device.total_bytes,
         moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
@@ -72,15 +72,17 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     )
     # Each process of a machine has its own GPU there under torchrun.
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
-    _world = engine.World(claims=Claims(memory), gpu=device, has_values=asked["values"], count=count)
-    if not _world.has_values:
+    _simulation = engine.Simulation(placements=Placements(memory), gpu=device, has_values=asked["values"], count=count)
+    if not _simulation.has_values:
         # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects.
         torch.__future__.set_swap_module_params_on_conversion(True)
         # Without values there is nothing to validate, and an assumed value would fail the validation.
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
-    _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
-    made = _simulated.enter_context(simulated_cuda.simulated(_world))
+    _simulation.in_fork = lambda place, text: counters.write_of_fork(
+        shared, cells, str(place or "an unknown line"), text
+    )
+    made = _simulated.enter_context(simulated_cuda.simulated(_simulation))
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
     _simulated.enter_context(engine.replaced(_substitutes()))
@@ -92,14 +94,14 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         if callable(counting):
             made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
-    hooks.is_pinned = _world.claims.is_pinned
+    hooks.is_pinned = _simulation.placements.is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
-    if not _world.has_values:
+    if not _simulation.has_values:
         hooks._follow = lambda *args: None  # it would keep references to moved tensors, which must be swapped
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, _note_iterator))
-    hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
+    hooks._replace(simulated_cuda.TorchCalls, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", functools.partial(hooks.measured, _note_training))
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
@@ -109,11 +111,11 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     atexit.register(_end)
 
 
-def _enter_in_main(surface: simulated_cuda.Surface) -> None:
+def _enter_in_main(surface: simulated_cuda.TorchCalls) -> None:
     """Enter the modes in the main thread, which is already running, before its next line."""
 
     def enter(_: Any) -> int:
-        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
+        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.simulation)):
             _kept.append(mode)
             mode.__enter__()
         return 0
@@ -149,9 +151,9 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _device_of(tensor: Any) -> str | None:
-    """Return the kind of device that a tensor claims, as `run` names it; None for the host's."""
+    """Return the kind of simulated device of a tensor, as `run` names it; None for the host's."""
     with memory_peaks.unseen():
-        device = None if _world.here.inside else _world.claims.device(tensor)
+        device = None if _simulation.here.inside else _simulation.placements.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
@@ -221,10 +223,10 @@ def _sending(original: Any) -> Any:
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
         with memory_peaks.unseen():
-            on_host = [x for x in engine.tensors_in([*args, kwargs]) if _world.claims.device(x) == CPU]
+            on_host = [x for x in engine.tensors_in([*args, kwargs]) if _simulation.placements.device(x) == CPU]
             if on_host and group in torch_private.need(_OF_GROUPS[2]).pg_map and _is_of_nccl(group):
                 name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
-                _world.apart("tensor", on_host[0], device_of("cuda"), name, text)
+                _simulation.raise_if_elsewhere("tensor", on_host[0], device_of("cuda"), name, text)
         return original(group, *args, **kwargs)
 
     return called
@@ -332,7 +334,7 @@ _ran: set[CodeType] = set()
 
 
 def _reaching(original: Any) -> Any:
-    """Return a `Surface.__torch_function__` that records which code calls torch."""
+    """Return a `TorchCalls.__torch_function__` that records which code calls torch."""
 
     def reached(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         frame: FrameType | None = sys._getframe(1)
@@ -376,7 +378,9 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Sum the memory that training keeps. After a step all of it exists, including the gradients."""
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
-            _sums.update(memory_peaks.sums(hooks._steps.optimizers, lambda x: _world.claims.device(x) == COUNTED))
+            _sums.update(
+                memory_peaks.sums(hooks._steps.optimizers, lambda x: _simulation.placements.device(x) == COUNTED)
+            )
 
 
 def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
@@ -420,10 +424,12 @@ def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
 
 def _end() -> None:
     error = getattr(sys, "last_value", None)
-    memory = _world.claims.memory
+    memory = _simulation.placements.memory
     with memory_peaks.unseen():
-        ended_by = None if error is None else placement.mismatch_in(_world, error)
-        for mismatch in sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)[:_MOST_ROWS]:
+        ended_by = None if error is None else placement.mismatch_in(_simulation, error)
+        for mismatch in sorted(_simulation.refused.values(), key=lambda mismatch: mismatch is not ended_by)[
+            :_MOST_ROWS
+        ]:
             row = {"mismatch": to_json(mismatch.entry), "ended": mismatch is ended_by}
             _say("mismatch", **row, assumed=mismatch.assumed, times=mismatch.times)
         if error is not None and ended_by is None:
@@ -432,16 +438,16 @@ def _end() -> None:
             _say_left(frame.f_code, line)
         if _say_left.cache_info().currsize:
             _say_ran()
-        for (place, text), times in _world.mixed.most_common(_MOST_ROWS):
+        for (place, text), times in _simulation.mixed.most_common(_MOST_ROWS):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
-        for value in _world.assumed[:_MOST_ROWS]:
+        for value in _simulation.assumed[:_MOST_ROWS]:
             _say("assumed", **to_json(value))
-        for name, place in _world.unjudged.items():
+        for name, place in _simulation.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
         exceeded = None if memory.exceeded is None else _row_of(memory.exceeded)
         row = {"total_bytes": memory.total_bytes, "peak": _row_of(memory.top()), "exceeded": exceeded}
         row |= {f"{name}_bytes": _sums.get(name) for name in ("parameters", "gradients", "optimizer")}
-        _say("end", memory=row, assumed=len(_world.assumed), trains=_trains)
+        _say("end", memory=row, assumed=len(_simulation.assumed), trains=_trains)
     hooks.cells[counters.END_NS] = hooks.now()
     _simulated.close()
 

@@ -36,7 +36,7 @@ _CLOSELY = 32
 _MOST_OTHERS = 8
 
 # The shared counters. A process that the program forks counts into its own memory, which nobody reads.
-memory: counters.Shared = bytearray(counters.SIZE)
+memory: counters.SharedMemory = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
@@ -464,7 +464,7 @@ def uninstall() -> None:
             setattr(holder, name, original)
 
 
-def begin(shared: counters.Shared, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
+def begin(shared: counters.SharedMemory, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
     """Measure this process from now on, and write to the shared counters."""
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)

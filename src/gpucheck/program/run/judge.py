@@ -280,7 +280,11 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.Read, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
+    read: counters.CounterData,
+    counted: RunResult,
+    options: RunOptions,
+    folder: str = "",
+    not_reached: tuple[str, ...] = (),
 ) -> DryResult:
     """Return a dry run's result. `counted` is `run`'s result from the same counters."""
     assert options.dry is not None
@@ -316,11 +320,11 @@ def dry_result(
 _Row = TypeVar("_Row")
 
 
-def rows_of(read: counters.Read, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
+def rows_of(read: counters.CounterData, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
-def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[results.CaughtError]:
+def _errors_caught(read: counters.CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:
     """Yield dtype errors that the program caught, and errors of forked processes."""
     for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)

@@ -301,7 +301,7 @@ _MOST_LINES = 20
 _ASKED = 3
 
 # The file, line and module that created a storage.
-_Place = tuple[str, int, str]
+_SourceLine = tuple[str, int, str]
 
 
 class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
@@ -332,7 +332,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
                     self.memory.put(made.untyped_storage(), is_held=True)
         return result
 
-    def _place(self) -> _Place:
+    def _place(self) -> _SourceLine:
         # A GPU's backward pass runs in an autograd thread without lines of the user: the line that waits for it counts.
         # The frames must not be kept in a variable, because the reference cycle would keep tensors alive.
         caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
@@ -379,7 +379,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         rows.sweep()
         live = {key: row.held for key, row in rows.rows.items() if row.held is not None}
         counted = max(self.step - 1, 1)
-        kept: dict[Key[_Place], list[int]] = {}
+        kept: dict[Key[_SourceLine], list[int]] = {}
         for key, (_, owner, step) in live.items():
             if step < counted:
                 kept.setdefault(owner, []).append(key)
@@ -408,10 +408,10 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             )
 
 
-def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
+def _containers_of(kept: dict[int, Key[_SourceLine]]) -> dict[Key[_SourceLine], str]:
     """Return the containers that hold tensors of these storages, by the place that created them."""
-    names: dict[Key[_Place], str] = {}
-    asked: Counter[Key[_Place]] = Counter()
+    names: dict[Key[_SourceLine], str] = {}
+    asked: Counter[Key[_SourceLine]] = Counter()
     for tensor in gc.get_objects() if kept else ():
         if not issubclass(type(tensor), torch.Tensor):
             continue

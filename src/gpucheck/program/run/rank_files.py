@@ -20,7 +20,7 @@ from typing import Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.program import ranks_judge, stages_judge
-from gpucheck.program.ranks_judge import Call, Table, Verdict
+from gpucheck.program.ranks_judge import CollectiveCall, JobCalls, JobVerdict
 from gpucheck.program.run import judge
 from gpucheck.program.run.ranks_findings import names
 from gpucheck.report.codec import visible
@@ -45,7 +45,7 @@ _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
 # A call by its group and number, and a line of source: its file, its number, and whether a backward pass was at work.
 _Key = tuple[str, int]
-_Place = tuple[str, int, bool]
+_Position = tuple[str, int, bool]
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class RankRecord:
     # Calls that had not ended at a hang, else at the rank's end; None without an answer.
     pending: set[_Key] | None = None
     has_answered: bool = False
-    places: dict[_Key, _Place] = field(default_factory=dict)
-    of_kind: dict[int, _Place] = field(default_factory=dict)
+    places: dict[_Key, _Position] = field(default_factory=dict)
+    of_kind: dict[int, _Position] = field(default_factory=dict)
     lines: list[tuple[str, str, int, float]] = field(default_factory=list)
     frames: list[tuple[str, int]] = field(default_factory=list)
     state: str = ""
@@ -296,7 +296,9 @@ def result(folder: Path) -> RanksResult:
     )
 
 
-def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
+def _verdict(
+    ranks: Sequence[RankRecord], table: JobCalls, own: Mapping[int, Sequence[float]], world: int
+) -> JobVerdict:
     """Return the verdict, which is undecided if the records do not show every cause of a late rank."""
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
     arrived = len({rank for call in table.calls for rank in call.arrivals})
@@ -312,7 +314,7 @@ def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequen
         reason = ranks_judge.too_few(done)
     elif arrived < world and not own and verdict.outcome != "not_decided":
         reason = f"collectives of {arrived} of {world} ranks were seen"
-    return verdict if reason == verdict.reason else Verdict("not_decided", reason=reason)
+    return verdict if reason == verdict.reason else JobVerdict("not_decided", reason=reason)
 
 
 def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
@@ -325,7 +327,7 @@ def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
     yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
 
 
-def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None]]:
+def _table(ranks: Sequence[RankRecord]) -> tuple[JobCalls, dict[_Key, _Position | None]]:
     """Return the arrivals at calls that all ranks of their group have made, and the line of each position in a step."""
     arrivals: dict[_Key, dict[int, float]] = defaultdict(dict)
     starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
@@ -346,8 +348,8 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
     callers: dict[str, set[int]] = defaultdict(set)
     for (group, _), times in arrivals.items():
         callers[group] |= times.keys()
-    calls: list[Call] = []
-    positions: dict[_Key, _Place | None] = {}
+    calls: list[CollectiveCall] = []
+    positions: dict[_Key, _Position | None] = {}
     counted: Counter[_Key] = Counter()
     for key in sorted(arrivals):
         times = arrivals[key]
@@ -362,32 +364,34 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
         # Calls of one kind may be on several lines. The exact line is recorded only for the last calls.
         place = first.places.get(key)
         waits = bool(_WAITED.search(first.kinds[kind]["name"]))
-        calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
+        calls.append(call := CollectiveCall(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations or [0.0])  # a median would ignore a few long steps
-    return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
+    return JobCalls(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
 
 
-def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
+def _of_exchanges(
+    ranks: Sequence[RankRecord], table: JobCalls, own: Mapping[int, Sequence[float]]
+) -> JobVerdict | None:
     """Return the verdict on a job whose ranks send to each other, and so wait for messages; None for others."""
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
-        return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
+        return JobVerdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
     if not own:
         return None
     if reason := _unseen(ranks, table):
-        return Verdict("not_decided", reason=reason)
+        return JobVerdict("not_decided", reason=reason)
     if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
-        return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
+        return JobVerdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
     callers = {group for record in ranks for group, _ in record.calls}
     groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
     peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
     return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
 
 
-def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
+def _unseen(ranks: Sequence[RankRecord], table: JobCalls) -> str:
     """Return which waits for other ranks were not seen; empty where all were."""
     made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
     sent = {record.rank: {peer: count for peer, (count, _) in record.peers.items()} for record in ranks}
@@ -411,7 +415,7 @@ def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
     return ""
 
 
-def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
+def _periodic(ranks: Sequence[RankRecord], table: JobCalls, verdict: JobVerdict) -> PeriodicWork | None:
     """Return the work that makes every n-th step longer, if it takes enough of the job's time."""
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
@@ -432,7 +436,7 @@ def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> Pe
     )
 
 
-def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
+def _durations(ranks: Sequence[RankRecord], table: JobCalls) -> list[float]:
     """Return the seconds of each step but the first ones, as the mean over the ranks."""
     rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
     return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
@@ -460,7 +464,7 @@ _ACTIVITIES = {
 
 
 def _activity(
-    verdict: Verdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Place | None
+    verdict: JobVerdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Position | None
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
     late = verdict.ranks

@@ -44,7 +44,7 @@ MOST_WORKS = 4096
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
-class Recorder:
+class FlightRecorderReader:
     """The thread that reads the flight recorder, and its position in it."""
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
@@ -65,7 +65,7 @@ class Recorder:
         self.queued = queued_ns()
         self.status, self.since = "", time.monotonic()
         self.timeout_s, self.answered = LATEST_HANG_S * 2, set[str]()
-        self.clock: Clock | None = Clock(self.write) if asked["hosts"] else None
+        self.clock: ClockOffset | None = ClockOffset(self.write) if asked["hosts"] else None
         self.exchanges = Exchanges()
         self.blocked_ns = self.p2p_ns = 0
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
@@ -273,7 +273,7 @@ def _rank_in_job(group: Any, peer: int) -> int:
     return next((rank for rank, place in members.items() if place == peer), peer)
 
 
-class Clock:
+class ClockOffset:
     """Measure the offset of this host's clock from rank 0's, whose address is in the job's own store."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
@@ -347,7 +347,7 @@ def begin(asked: dict[str, Any]) -> None:
     if dump is None:
         why = "this torch has no flight recorder that can be read"
         return counters.append(asked["path"], {"say": "failed", "why": why})
-    recorder = Recorder(asked, dump, hooks.lines)
+    recorder = FlightRecorderReader(asked, dump, hooks.lines)
     recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
     if STACK_SIGNAL is not None:

@@ -11,12 +11,12 @@ LeftKind = Literal["tensor", "module", "parameter"]
 # The forward pass mixed a `mismatched` tensor with others, copied a `copied` one to the device, and did not use an
 # `unread` one. The class's source shows `copied` and `unread` if nothing ran.
 # Forward created a `cached` tensor itself, on the device.
-Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
+TensorUse = Literal["mismatched", "copied", "unread", "unknown", "cached"]
 # The origin of a mismatched tensor: its role in the model, or the operation that created it.
 # A `container` tensor is in a module's plain list or dict. A `module` tensor belongs to a module in such a container.
 OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
 # The holder is a plain attribute, a list or dict, an object, a function's closure, a forward hook, or the class.
-Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
+HolderKind = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
 
 
@@ -65,8 +65,8 @@ class LeftBehind:
     what: str
     device: str
     place: str | None
-    use: Use = "unknown"
-    holder: Holder = "attribute"
+    use: TensorUse = "unknown"
+    holder: HolderKind = "attribute"
     attribute: str = ""
     is_trained: bool = False
 

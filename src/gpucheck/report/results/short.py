@@ -38,22 +38,22 @@ class MemoryStep:
 
 # A `held` stage was seen to work. The `broken` stage is the diagnosis. An `unreached` stage is above it and was not
 # seen to work. An `absent` stage does not apply to this machine.
-RungState = Literal["held", "broken", "unreached", "unknown", "absent"]
+StageState = Literal["held", "broken", "unreached", "unknown", "absent"]
 # The load `ran` to its end, `failed` (error, crash or hang), or did not run (`none`), as for lack of memory.
 LoadOutcome = Literal["ran", "failed", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class RungStanding:
+class StageStanding:
     """One stage: its state and the evidence, and the reason if the stage was not seen to work."""
 
     rung: str
-    state: RungState
+    state: StageState
     shown_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CardUnderLoad:
+class GpuUnderLoad:
     """One GPU under load. `telemetry` is like that of measurements, and `reason` says why it is None. `held_by` counts
     the readings in which NVML gave each reason for a lower clock."""
 
@@ -69,7 +69,7 @@ class LoadResult:
 
     outcome: LoadOutcome
     reason: str | None
-    cards: tuple[CardUnderLoad, ...]
+    cards: tuple[GpuUnderLoad, ...]
     left_out: dict[str, str]
 
 
@@ -82,13 +82,14 @@ class DoctorResult:
 
     first: str | None
     broken: str | None
-    rungs: tuple[RungStanding, ...]
+    rungs: tuple[StageStanding, ...]
     consequences: tuple[str, ...]
     asked: int
     torch_works: bool
     load: LoadResult | None
 
 
+# The weight of the evidence: nothing else is possible, almost always right, or worth checking.
 Certainty = Literal["proof", "strong", "hint"]
 
 
