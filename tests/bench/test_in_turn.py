@@ -87,7 +87,7 @@ class Sampling(Watch):
 
     def __init__(self) -> None:
         self.reason, self.taken = "", 0
-        self._talk = None
+        self._session = None
 
     def take(self) -> list[dict[str, Any]]:
         self.taken += 1

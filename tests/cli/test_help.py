@@ -44,7 +44,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Common, Any]]:
     """The commands that were read to their end, with their options; none of them runs."""
     found: list[tuple[Common, Any]] = []
 
-    def begin(row: object, common: Common, options: Any, *beside: Any) -> int:
+    def begin(row: object, common: Common, options: Any, *extra_options: Any) -> int:
         found.append((common, options))
         return 0
 
@@ -97,7 +97,7 @@ def test_what_a_row_names_is_there(name: str) -> None:
     row = commands.find(name)
     assert row is not None
     assert callable(resolve_name(row.function))
-    assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
+    assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.extra_options) if place)
 
 
 # -- --list -----------------------------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
     assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
         ("gpu.fallen_off", "warn")
     ]
-    assert diagnosis.aside[0].seen.evidence["pci_addresses_not_listed"] == ["0000:21:00.0"]
+    assert diagnosis.aside[0].signs.evidence["pci_addresses_not_listed"] == ["0000:21:00.0"]
 
 
 def test_the_host_of_a_container_may_have_more_cards() -> None:
@@ -404,7 +404,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     evidence = with_driver(cuinit(803), libcuda_path=GIVEN, kernel_module_version=module)
     diagnosis = ladder.diagnose(with_host(given(evidence), container=container), ladder.CONDITIONS)
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
-    seen = diagnosis.first.seen
+    seen = diagnosis.first.signs
     assert seen.message == ("cuInit returns 803 (words); LD_LIBRARY_PATH brought libcuda from /opt/old")
     assert seen.fix == "remove /opt/old from LD_LIBRARY_PATH"
     assert "driver.mismatch" not in [sighting.condition.id for sighting in diagnosis.consequences]

@@ -174,7 +174,7 @@ def facts(count: int, **more: Any) -> Facts:
     return Facts(devices=tuple(devices), torch=TorchBuild(version="2.9", built_for="cuda"))
 
 
-def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> Environment:
+def environment(scripts: dict[str, str], seed: int = 0, **more: Any) -> Environment:
     def start(name: str) -> LineChild:
         told = json.dumps(to_json(device(int(name[-1]), seed)))
         return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(name, "")), told])

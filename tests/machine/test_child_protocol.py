@@ -54,16 +54,16 @@ def without_limit(ending: Ending) -> tuple[object, ...]:
 @posix
 @pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
 def test_how_a_child_ends_that_is_run(program: str, ending: Ending) -> None:
-    heard = child_protocol.run(argv(ONE_LINE + program), 60.0)
-    assert (heard.lines, without_limit(heard.ending)) == (({"n": 1},), without_limit(ending))
-    assert heard.ending.limit_s == 60.0
+    output = child_protocol.run(argv(ONE_LINE + program), 60.0)
+    assert (output.lines, without_limit(output.ending)) == (({"n": 1},), without_limit(ending))
+    assert output.ending.limit_s == 60.0
 
 
 @pytest.mark.slow
 def test_one_that_is_late_keeps_its_lines() -> None:
-    heard = child_protocol.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
-    assert heard.lines == ({"n": 1}, {"n": 2, "m": 3}) and heard.merged == {"n": 2, "m": 3}
-    assert heard.ending == Ending("late", None, 3.0)
+    output = child_protocol.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
+    assert output.lines == ({"n": 1}, {"n": 2, "m": 3}) and output.merged == {"n": 2, "m": 3}
+    assert output.ending == Ending("late", None, 3.0)
 
 
 def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:

@@ -29,7 +29,7 @@ def never(device: str) -> str | None:
 
 def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> ChildOutput:
     stdout = "".join(json.dumps(line) + "\n" for line in lines)
-    return child_protocol.heard(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
+    return child_protocol.output_of(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_another_process_saw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "answer"),
+    ("output", "answer"),
     [
         (ended({"loaded": True}, {"ok": True, "text": None}), faults.WORKS),
         (ended({"loaded": True}, {"ok": False, "text": ILLEGAL}), ILLEGAL),
@@ -154,8 +154,8 @@ def test_what_another_process_saw() -> None:
         (ended(code=1), None),
     ],
 )
-def test_what_a_fresh_process_came_to(heard: ChildOutput, answer: str | None) -> None:
-    assert faults.read(heard) == answer
+def test_what_a_fresh_process_came_to(output: ChildOutput, answer: str | None) -> None:
+    assert faults.read(output) == answer
 
 
 @pytest.mark.slow

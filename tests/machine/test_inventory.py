@@ -190,7 +190,7 @@ def test_memory_that_is_shared_with_the_host(fake_driver: Fake, script: str, cud
 
 
 def test_the_numa_node_comes_from_sysfs() -> None:
-    around = MachineReading(
+    machine = MachineReading(
         AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0}
     )
     nvml = DriverReading(
@@ -200,7 +200,7 @@ def test_the_numa_node_comes_from_sysfs() -> None:
             by_nvml(1, pci_address="0000:81:00.0"),
         ),
     )
-    facts = join(nvml, CUDA, around, {})
+    facts = join(nvml, CUDA, machine, {})
     assert [device.numa_node for device in facts.devices[:2]] == [1, 0]
 
 

@@ -538,10 +538,10 @@ def test_a_reader_that_somebody_ended_accuses_no_card(fake_driver: Fake) -> None
     fake_driver("nvml.count=2\n1.power=hang\n")
     with NvmlReader(60.0) as reader:
         reader.ask()
-        assert reader._talk is not None
-        first = reader._talk.receive(60.0)
+        assert reader._session is not None
+        first = reader._session.receive(60.0)
         assert first is not None
-        os.kill(reader._talk.pid, signal.SIGKILL)
+        os.kill(reader._session.pid, signal.SIGKILL)
         reading = reader.reading()
     killed = "the process that asks NVML ended early (SIGKILL)"
     assert reading.error == killed

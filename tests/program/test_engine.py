@@ -22,12 +22,12 @@ GPU = torch.device("cuda:0")
 
 
 @pytest.fixture
-def surface() -> object:
+def torch_calls() -> object:
     with simulated(Simulation()) as made:
         yield made
 
 
-def test_a_tensor_says_where_it_is(surface: TorchCalls) -> None:
+def test_a_tensor_says_where_it_is(torch_calls: TorchCalls) -> None:
     x = torch.tensor([1.0, 2.0], device="cuda")
     assert (x.device, x.is_cuda, x.is_cpu, x.get_device(), x.type()) == (GPU, True, False, 0, "torch.cuda.FloatTensor")
     assert x.tolist() == [1.0, 2.0] and x.sum().item() == 3.0
@@ -64,11 +64,11 @@ def test_a_tensor_says_where_it_is(surface: TorchCalls) -> None:
         lambda x: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
     ],
 )
-def test_results_lie_where_their_operands_do(surface: TorchCalls, made: object) -> None:
+def test_results_lie_where_their_operands_do(torch_calls: TorchCalls, made: object) -> None:
     assert made(torch.ones(2, 2, device="cuda")).device == GPU  # type: ignore[operator]
 
 
-def test_a_move_is_differentiable_and_goes_back(surface: TorchCalls) -> None:
+def test_a_move_is_differentiable_and_goes_back(torch_calls: TorchCalls) -> None:
     weight = torch.ones(3, requires_grad=True)
     (weight.cuda() * torch.ones(3, device="cuda")).sum().backward()
     assert weight.grad is not None and weight.grad.device.type == "cpu"
@@ -79,24 +79,24 @@ def test_a_move_is_differentiable_and_goes_back(surface: TorchCalls) -> None:
     "made",
     [torch.arange, torch.randperm, torch.eye, torch.zeros, lambda n: torch.linspace(0, n, 3), torch.hann_window],
 )
-def test_a_size_that_lies_on_a_gpu_is_only_read(surface: TorchCalls, made: Any) -> None:
+def test_a_size_that_lies_on_a_gpu_is_only_read(torch_calls: TorchCalls, made: Any) -> None:
     """As the longest of a batch's lengths, from which a mask is made."""
     assert made(torch.tensor([4, 5]).cuda().max()).device.type == "cpu"
 
 
-def test_a_tensor_says_its_device_as_it_is_printed(surface: TorchCalls) -> None:
+def test_a_tensor_says_its_device_as_it_is_printed(torch_calls: TorchCalls) -> None:
     x = torch.tensor([1.0, 2.0], device="cuda")
     assert str(x) == f"{x}" == "tensor([1., 2.], device='cuda:0')"
     assert repr([x.sum(), x.cpu()]) == "[tensor(3., device='cuda:0'), tensor([1., 2.])]" and f"{x.sum()}" == "3.0"
     assert f"{nn.Parameter(x.sum())}".endswith("tensor(3., device='cuda:0', requires_grad=True)")
 
 
-def test_a_lazy_layer_moves(surface: TorchCalls) -> None:
+def test_a_lazy_layer_moves(torch_calls: TorchCalls) -> None:
     layer = nn.LazyLinear(2).to("cuda").half().float()
     assert layer(torch.ones(1, 3).cuda()).device == layer.weight.device == GPU
 
 
-def test_a_saved_tensor_stays_where_it_is(surface: TorchCalls) -> None:
+def test_a_saved_tensor_stays_where_it_is(torch_calls: TorchCalls) -> None:
     """torch up to 2.9 revives the storage's object that the collector found, but not weak references to it."""
     made = torch.ones(2, device="cuda")
     torch.save({"made": made.detach()}, io.BytesIO())
@@ -112,7 +112,7 @@ def test_a_saved_tensor_stays_where_it_is(surface: TorchCalls) -> None:
         lambda to: torch.Generator().set_state(to(torch.get_rng_state())),
     ],
 )
-def test_the_state_of_a_generator_is_read_on_the_host(surface: TorchCalls, restore: Any) -> None:
+def test_the_state_of_a_generator_is_read_on_the_host(torch_calls: TorchCalls, restore: Any) -> None:
     """As a checkpoint has it that was loaded with map_location="cuda"."""
     restore(torch.Tensor.cpu)
     with pytest.raises(TypeError, match="must be a torch"):
@@ -127,7 +127,7 @@ def test_the_state_of_a_generator_is_read_on_the_host(surface: TorchCalls, resto
         lambda: torch.Generator("cuda").set_state(torch.Generator().get_state()),
     ],
 )
-def test_a_state_of_another_kind_of_generator_is_refused(surface: TorchCalls, restore: Any) -> None:
+def test_a_state_of_another_kind_of_generator_is_refused(torch_calls: TorchCalls, restore: Any) -> None:
     generator = torch.Generator("cuda")
     state = generator.get_state()
     first = torch.rand(3, device="cuda", generator=generator)
@@ -137,7 +137,7 @@ def test_a_state_of_another_kind_of_generator_is_refused(surface: TorchCalls, re
         restore()
 
 
-def test_a_sparse_tensor_on_a_gpu_leaves_its_parts_where_they_are(surface: TorchCalls) -> None:
+def test_a_sparse_tensor_on_a_gpu_leaves_its_parts_where_they_are(torch_calls: TorchCalls) -> None:
     places, values = torch.tensor([[0, 1]]), torch.ones(2)
     made = torch.sparse_coo_tensor(places, values, (3,), device="cuda")
     assert made.device == made.coalesce().values().device == GPU
@@ -161,7 +161,7 @@ def _set(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         lambda x, weight: torch.zeros_like(x).copy_(weight) * x,
     ],
 )
-def test_a_gradient_goes_back_to_its_tensor_on_the_cpu(surface: TorchCalls, used: Any, shape: Any) -> None:
+def test_a_gradient_goes_back_to_its_tensor_on_the_cpu(torch_calls: TorchCalls, used: Any, shape: Any) -> None:
     weight, beside = nn.Parameter(torch.ones(shape)), nn.Linear(2, 2).cuda()
     optimizer = torch.optim.Adam([weight, *beside.parameters()])
     for _ in range(2):
@@ -171,7 +171,7 @@ def test_a_gradient_goes_back_to_its_tensor_on_the_cpu(surface: TorchCalls, used
         optimizer.step()
 
 
-def test_a_device_for_all_that_is_made(surface: TorchCalls) -> None:
+def test_a_device_for_all_that_is_made(torch_calls: TorchCalls) -> None:
     with torch.device("cuda"):
         assert (torch.zeros(2).device, nn.Linear(2, 2).weight.device) == (GPU, GPU)
     torch.set_default_device("cuda")
@@ -197,7 +197,7 @@ LOCATIONS: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("location", "first", "second"), LOCATIONS)
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_says_where_its_tensors_were(
-    surface: TorchCalls, location: Any, first: str, second: str, zipped: bool
+    torch_calls: TorchCalls, location: Any, first: str, second: str, zipped: bool
 ) -> None:
     file = io.BytesIO()
     saved = {"a": torch.ones(2, device="cuda"), "b": torch.ones(2)}
@@ -219,14 +219,14 @@ def test_a_file_of_tensors_without_values(location: str | None, kind: str) -> No
 @pytest.mark.parametrize(
     "make", [torch.empty, torch.zeros, lambda *shape, **more: torch.ones(1).new_empty(shape, **more)]
 )
-def test_what_is_made_in_pinned_memory_is_pinned(make: Any, surface: TorchCalls) -> None:
+def test_what_is_made_in_pinned_memory_is_pinned(make: Any, torch_calls: TorchCalls) -> None:
     """Without CUDA torch refuses it, which ended the dry run there."""
     assert make(2, pin_memory=True).is_pinned()
     with pytest.raises(DeviceMismatch):
         make(2, pin_memory=True, device="cuda")
 
 
-def test_only_the_hosts_memory_is_pinned(surface: TorchCalls) -> None:
+def test_only_the_hosts_memory_is_pinned(torch_calls: TorchCalls) -> None:
     assert torch.ones(2).pin_memory().is_pinned()
     with pytest.raises(DeviceMismatch):
         torch.ones(2, device="cuda").pin_memory()
@@ -273,14 +273,14 @@ def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any,
         lambda x: torch.jit.load("module.pt"),
     ],
 )
-def test_what_is_not_simulated_ends_what_can_be_judged(surface: TorchCalls, used: Any) -> None:
+def test_what_is_not_simulated_ends_what_can_be_judged(torch_calls: TorchCalls, used: Any) -> None:
     assert np.from_dlpack(torch.ones(2)).tolist() == torch.from_dlpack(torch.ones(2)).tolist() == [1.0, 1.0]
     with pytest.raises(NotImplementedError, match="not simulated") as raised:
         used(torch.ones(2, device="cuda"))
     assert placement.is_of_device(raised.value, str(raised.value))
 
 
-def test_a_storage_says_where_it_is(surface: TorchCalls) -> None:
+def test_a_storage_says_where_it_is(torch_calls: TorchCalls) -> None:
     x = torch.ones(2, device="cuda")
     assert (x.untyped_storage().device, x.storage().is_cuda, x.is_shared()) == (GPU, True, True)
     assert torch.UntypedStorage(8, device="cuda").device == GPU == torch.ones(2).untyped_storage().cuda().device
@@ -292,7 +292,7 @@ def test_a_storage_says_where_it_is(surface: TorchCalls) -> None:
 
 
 @pytest.mark.parametrize("foreach", [True, False])
-def test_an_optimizer_takes_parameters_of_both_devices(surface: TorchCalls, foreach: bool) -> None:
+def test_an_optimizer_takes_parameters_of_both_devices(torch_calls: TorchCalls, foreach: bool) -> None:
     """Torch steps them by device, in C++ that knows the host's alone."""
     weights = [torch.ones(3, requires_grad=True), torch.ones(3, device="cuda").requires_grad_()]
     for weight in weights:
@@ -304,16 +304,16 @@ def test_an_optimizer_takes_parameters_of_both_devices(surface: TorchCalls, fore
     assert {device.type: places for (device, _), (_, places) in groups.items()} == {"cpu": [0], "cuda": [1]}
 
 
-def test_a_number_names_a_device(surface: TorchCalls) -> None:
+def test_a_number_names_a_device(torch_calls: TorchCalls) -> None:
     module = nn.Linear(2, 2)
     assert module.to(0).weight.device == GPU and module.to(device=1).weight.device == torch.device("cuda:1")
     assert torch.zeros(1).to(0).device == torch.zeros(1, device=0).device == GPU
 
 
-def test_unknown_is_no_finding(surface: TorchCalls) -> None:
+def test_unknown_is_no_finding(torch_calls: TorchCalls) -> None:
     """What nobody placed settles with the first operation that knows."""
     x = torch.ones(3)
-    surface.simulation.placements.put(x, None)
+    torch_calls.simulation.placements.put(x, None)
     assert (x + torch.ones(3, device="cuda")).device == GPU
     assert x.device == GPU
     with pytest.raises(DeviceMismatch):
@@ -334,12 +334,12 @@ def test_torch_is_as_before() -> None:
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
-def test_an_operation_of_another_library_is_noted(surface: TorchCalls) -> None:
+def test_an_operation_of_another_library_is_noted(torch_calls: TorchCalls) -> None:
     with torch.library._scoped_library("gpucheck_test", "DEF") as library:
         library.define("mix(Tensor x, Tensor y) -> Tensor")
         library.impl("mix", lambda x, y: x + y, "CPU")
         out = torch.ops.gpucheck_test.mix(torch.ones(2, device="cuda"), torch.ones(2))
-        assert list(surface.simulation.unjudged) == ["gpucheck_test::mix"]
+        assert list(torch_calls.simulation.unjudged) == ["gpucheck_test::mix"]
         assert out.device == GPU
 
 
@@ -350,11 +350,11 @@ def _assigned_grad(tensor: str, device: str) -> None:
 
 
 @pytest.mark.parametrize(("tensor", "other"), [("cuda", "cpu"), ("cpu", "cuda")])
-def test_a_gradient_must_lie_where_its_tensor_does(tensor: str, other: str, surface: TorchCalls) -> None:
+def test_a_gradient_must_lie_where_its_tensor_does(tensor: str, other: str, torch_calls: TorchCalls) -> None:
     _assigned_grad(tensor, tensor)
     with pytest.raises(RuntimeError, match="attempting to assign a gradient with device type"):
         _assigned_grad(tensor, other)
-    assert len(surface.simulation.refused) == 1
+    assert len(torch_calls.simulation.refused) == 1
 
 
 class Doubled(torch.autograd.Function):  # type: ignore[misc]
@@ -369,7 +369,7 @@ class Doubled(torch.autograd.Function):  # type: ignore[misc]
         return torch.full(gradient.shape, 2.0)
 
 
-def test_a_gradient_on_another_device_is_met_by_what_uses_it(surface: TorchCalls) -> None:
+def test_a_gradient_on_another_device_is_met_by_what_uses_it(torch_calls: TorchCalls) -> None:
     weight = torch.ones(3, device="cuda", requires_grad=True)
     for call in (
         lambda: (weight * 2).backward(torch.ones(3)),
@@ -385,7 +385,7 @@ def test_a_gradient_on_another_device_is_met_by_what_uses_it(surface: TorchCalls
 
 
 @pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.array])
-def test_numpy_refuses_a_tensor_on_a_gpu_as_cuda_does(surface: TorchCalls, read: Any) -> None:
+def test_numpy_refuses_a_tensor_on_a_gpu_as_cuda_does(torch_calls: TorchCalls, read: Any) -> None:
     x = torch.ones(3, device="cuda")
     assert read(x.cpu()).tolist() == [1.0, 1.0, 1.0]
     text = "^can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"

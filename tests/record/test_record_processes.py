@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from recorded import FORMS, SOURCE, Case, Ended, hold, threads, words_of, written, wrote
-from stressed import world
+from stressed import environment
 
 from gpucheck.machine import child, watchdog
 from gpucheck.stress import command as stress_command
@@ -101,7 +101,7 @@ def test_stress_writes_what_is_recorded(
         folder = tmp_path / str(place)
         folder.mkdir()
         with monkeypatch.context() as patches:
-            played = world(scripts, opening_s=watchdog.OPENING_S, silent_s=watchdog.SILENT_S)
+            played = environment(scripts, opening_s=watchdog.OPENING_S, silent_s=watchdog.SILENT_S)
             patches.setattr(stress_command, "Environment", lambda played=played: played)
             lines = wrote(case, capsys, patches, folder)
             # How far it is seen to come depends on how soon the children speak.

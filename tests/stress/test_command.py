@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stressed import device as answer
-from stressed import facts, world
+from stressed import environment, facts
 
 import document_schema as schema
 from gpucheck.cli import app as app_module
@@ -45,7 +45,7 @@ def judged(report: Report) -> list[tuple[str, str, str | None]]:
 
 
 def test_four_sound_devices_pass() -> None:
-    report, _ = run(StressOptions(duration_s=1.0), world({}))
+    report, _ = run(StressOptions(duration_s=1.0), environment({}))
     assert judged(report) == [("stress.wrong", "pass", None), ("stress.slow", "pass", None)]
     assert report.summary.exit == 0 and report.summary.complete
     assert [row.name for row in report.results["stress"].devices] == [f"cuda:{n}" for n in range(4)]
@@ -60,7 +60,7 @@ def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed
     who = f"cuda:{random.Random(f'{script}{seed}').randrange(4)}"
     # Where none is silent, no sound one is to be called silent on a busy machine.
     patient = {"opening_s": 30.0, "silent_s": 30.0} if script in ("is lost at the start", "dies", "fails") else {}
-    report, _ = run(StressOptions(duration_s=0.5), world({who: script}, seed, **patient))
+    report, _ = run(StressOptions(duration_s=0.5), environment({who: script}, seed, **patient))
     assert judged(report)[0] == ("device.error", "fail", who)
     assert report.summary.exit == 1 and not report.summary.complete
     devices = report.results["stress"].devices
@@ -80,7 +80,7 @@ def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed
 
 
 def test_a_device_without_memory_is_left_out_with_its_reason() -> None:
-    report, _ = run(StressOptions(duration_s=0.5), world({"cuda:2": "raises at the start"}))
+    report, _ = run(StressOptions(duration_s=0.5), environment({"cuda:2": "raises at the start"}))
     assert judged(report)[0] == ("stress.memory", "skip", "cuda:2")
     assert report.summary.exit == 0 and report.results["stress"].devices[2].ended == "error"
 
@@ -88,7 +88,7 @@ def test_a_device_without_memory_is_left_out_with_its_reason() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_device_that_computes_wrongly_is_named(seed: int) -> None:
     who = f"cuda:{seed}"
-    report, events = run(StressOptions(duration_s=0.5), world({who: "computes wrongly"}, seed))
+    report, events = run(StressOptions(duration_s=0.5), environment({who: "computes wrongly"}, seed))
     assert judged(report)[0] == ("stress.wrong", "fail", who) and report.summary.exit == 1
     assert all(isinstance(row.step, str) for row in events if isinstance(row, Progress))
 
@@ -100,7 +100,7 @@ def test_counters_that_rise_during_the_run_are_told() -> None:
     ]
     line = "[1.0] NVRM: Xid (PCI:0000:00:00): 48, pid=1, DBE"
     logs: list[tuple[str, ...]] = [(line,), (line, line)]
-    given = world({}, read=lambda: readings.pop(0), log=lambda: (logs.pop(0), None))
+    given = environment({}, read=lambda: readings.pop(0), log=lambda: (logs.pop(0), None))
     report, _ = run(StressOptions(duration_s=0.5), given)
     (device,) = report.results["stress"].devices
     assert device.counters == {"ecc_corrected": 0, "ecc_uncorrected": 2, "pcie_replays": 0, "xids": 1}
@@ -111,7 +111,7 @@ def test_counters_that_rise_during_the_run_are_told() -> None:
 def counted(before: Facts, after: Facts, *logs: tuple[str, ...] | None) -> list[tuple[str, str | None, str]]:
     """The findings of counters, after readings of the machine and its log before and after the run."""
     readings, lines = [before, after], list(logs or [None, None])
-    given = world({}, read=lambda: readings.pop(0), log=lambda: (lines.pop(0), None))
+    given = environment({}, read=lambda: readings.pop(0), log=lambda: (lines.pop(0), None))
     report, _ = run(StressOptions(duration_s=0.5), given)
     errors = (finding for finding in report.findings if finding.id == "stress.errors")
     return [(finding.verdict, finding.device, finding.title) for finding in errors]
@@ -138,7 +138,7 @@ def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
 @pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1, nvml_index=None).devices}])
 def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[str, Any]) -> None:
     mismatch = replace(facts(1), **left, driver=Driver(nvml_error="Driver/library version mismatch"))
-    given = world({}, read=iter([facts(1), mismatch]).__next__)
+    given = environment({}, read=iter([facts(1), mismatch]).__next__)
     report, _ = run(StressOptions(duration_s=0.5), given)
     assert (report.summary.verdict, report.summary.exit) == ("inconclusive", 4)
     (found,) = [row for row in report.findings if row.id == "stress.errors"]
@@ -149,14 +149,14 @@ def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[s
 def test_ctrl_c_reports_what_there_is(
     signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = world({f"cuda:{n}": "waits" for n in range(4)}, opening_s=30.0, silent_s=30.0)
+    given = environment({f"cuda:{n}": "waits" for n in range(4)}, opening_s=30.0, silent_s=30.0)
     shown = command_module._StressRun._show
     waiting: list[LineChild] = []
 
     def interrupted(self: Any) -> None:
         shown(self)
         if all(row.step == "all is done" for row in self.runners):
-            waiting.extend(row.talk._child for row in self.runners)
+            waiting.extend(row.session._child for row in self.runners)
             raise signal
 
     monkeypatch.setattr(command_module._StressRun, "_show", interrupted)

@@ -94,8 +94,8 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
 
 def cause_in_log(device: Device, facts: Facts) -> DeviceVerdict | None:
     """Return the cause that the log shows for a GPU that another check found faulty; None if it shows only a remark."""
-    said = xid_verdict(address_of(device, facts), facts.xids or ())
-    return None if said is None or said.verdict == "info" else said
+    judged = xid_verdict(address_of(device, facts), facts.xids or ())
+    return None if judged is None or judged.verdict == "info" else judged
 
 
 def logged(device: Device, facts: Facts) -> DeviceVerdict | None:
@@ -109,12 +109,12 @@ def elsewhere(facts: Facts) -> list[Finding]:
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
-        said = xid_verdict(address, facts.xids or ())
-        assert said is not None
-        verdict = "info" if (facts.host or Host()).container else said.verdict
-        message = f"GPU {address}, which the driver does not list: {said.message}"
-        fix = None if said.fix is None else said.fix.format(card=address)
-        found.append(Finding(XIDS, verdict, said.title, message, said.evidence, fix))
+        judged = xid_verdict(address, facts.xids or ())
+        assert judged is not None
+        verdict = "info" if (facts.host or Host()).container else judged.verdict
+        message = f"GPU {address}, which the driver does not list: {judged.message}"
+        fix = None if judged.fix is None else judged.fix.format(card=address)
+        found.append(Finding(XIDS, verdict, judged.title, message, judged.evidence, fix))
     return found
 
 

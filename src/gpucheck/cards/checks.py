@@ -113,20 +113,20 @@ def odd_one(device: Device, facts: Facts) -> DeviceVerdict | None:
     others = [card for card in same_model(device, facts) if is_divided(card) == is_divided(device)]
     # ECC takes memory on some GPUs, so a difference in ECC explains less memory.
     differs_by_ecc = usual([card.ecc and card.ecc.enabled for card in others]) != (device.ecc and device.ecc.enabled)
-    said: list[str] = []
+    texts: list[str] = []
     fixes: list[str] = []
     evidence: dict[str, object] = {}
     for name, words, shown, fix in _COMMON:
         own, theirs = getattr(device, name), usual([getattr(card, name) for card in others])
         alike = own is None or theirs is None or own == theirs or (fix is not None and own >= SAME * theirs)
         if not alike and not (name == "memory_total_bytes" and differs_by_ecc):
-            said.append(f"{words} {shown(own)}, {shown(theirs)} on most")
+            texts.append(f"{words} {shown(own)}, {shown(theirs)} on most")
             fixes += [fix] if fix else []
             evidence[name] = own
-    if not said:
+    if not texts:
         return None
-    message = "; ".join([*said[1:], "other GPUs of the same name"])
-    return DeviceVerdict("warn" if fixes else "info", said[0], message, "; ".join(fixes) or None, evidence)
+    message = "; ".join([*texts[1:], "other GPUs of the same name"])
+    return DeviceVerdict("warn" if fixes else "info", texts[0], message, "; ".join(fixes) or None, evidence)
 
 
 def mig_empty(device: Device, facts: Facts) -> DeviceVerdict | None:
@@ -321,17 +321,17 @@ def of_machine(facts: Facts) -> list[Finding]:
 def findings(device: Device, facts: Facts) -> list[Finding]:
     # A lost GPU no longer has an NVML index, but is judged all the same.
     is_judged = device.nvml_index is not None or device.state == "lost"
-    found = [finding_of(check, look, device, facts) for check, look in CHECKS if is_judged]
+    found = [finding_of(check, judge, device, facts) for check, judge in CHECKS if is_judged]
     return [finding for finding in found if finding is not None]
 
 
-def finding_of(check: str, look: DeviceCheck, device: Device, facts: Facts) -> Finding | None:
-    said = look(device, facts)
-    if said is None:
+def finding_of(check: str, judge: DeviceCheck, device: Device, facts: Facts) -> Finding | None:
+    judged = judge(device, facts)
+    if judged is None:
         return None
-    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
+    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **judged.evidence}
     # `nvidia-smi -i` accepts a PCI address, a UUID or an index. A PCI address is short and the same in a container.
     address = device.pci_address or device.uuid or str(device.nvml_index)
-    fix = said.fix.format(card=address) if said.fix else None
-    message = f"{name_of(device)}: {said.message}" if said.message else ""
-    return Finding(check, said.verdict, said.title, message, evidence, fix)
+    fix = judged.fix.format(card=address) if judged.fix else None
+    message = f"{name_of(device)}: {judged.message}" if judged.message else ""
+    return Finding(check, judged.verdict, judged.title, message, evidence, fix)

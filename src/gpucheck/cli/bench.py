@@ -45,7 +45,7 @@ COMMANDS = tuple(
         benchmark.options_at,
         device="auto",
         other_python=True,
-        beside="gpucheck.cli.bench:RepeatOptions",
+        extra_options="gpucheck.cli.bench:RepeatOptions",
     )
     for benchmark in BENCHMARKS
 )

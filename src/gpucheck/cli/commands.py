@@ -23,9 +23,9 @@ class Command:
     `about` is the description and the examples; its first sentence is the line in the overview, and `heading` stands
     there above this row and those that follow. Places written `module:name` are loaded once the command is chosen. A
     `function` in gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)`
-    and runs in a session. `options` is a dataclass, and so is `beside`, a second one for the function. `device` is the
-    default of `--device`, if there is one; with `one_device` it does not accept `all`. A command
-    without `loads_torch` also works if the current folder was removed. `other_python` adds `--python`.
+    and runs in a session. `options` is a dataclass, and so is `extra_options`, a second one for the function. `device`
+    is the default of `--device`, if there is one; with `one_device` it does not accept `all`. A command without
+    `loads_torch` also works if the current folder was removed. `other_python` adds `--python`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Command:
     one_device: bool = False
     loads_torch: bool = True
     other_python: bool = False
-    beside: str = ""
+    extra_options: str = ""
     heading: str = ""
     commands: str = ""
 
@@ -371,9 +371,9 @@ def parameters(name: str) -> tuple[Option, ...]:
         return ()
     from gpucheck import config
 
-    own = [option for place in (row.options, row.beside) if place for option in declared(resolve_name(place))]
+    own = [option for place in (row.options, row.extra_options) if place for option in declared(resolve_name(place))]
     # A benchmark with --baseline can also have the thresholds of `compare`.
-    judged = (name, "compare") if row.beside else (name,)
+    judged = (name, "compare") if row.extra_options else (name,)
     thresholds = [
         Option(limit.help, field=limit.key, name=limit.option, metavar=limit.metavar, group=LIMITS, range=limit.range)
         for limit in config.THRESHOLDS

@@ -68,12 +68,12 @@ def formats() -> dict[str, Content]:
 
 
 class Outputs:
-    """The files of `--output`, and those in `beside`. Raises UsageError, and CannotLook for an unwritable one."""
+    """The files of `--output`, and those in `extra_files`. Raises UsageError, and CannotLook for an unwritable one."""
 
-    def __init__(self, paths: Sequence[str], beside: Sequence[OutputFile] = ()) -> None:
+    def __init__(self, paths: Sequence[str], extra_files: Sequence[OutputFile] = ()) -> None:
         self._files: list[Output] = []
         try:
-            for wanted in (*(OutputFile("--output", path, formats()) for path in paths), *beside):
+            for wanted in (*(OutputFile("--output", path, formats()) for path in paths), *extra_files):
                 self._files.append(_opened(wanted))
         except BaseException:  # Ctrl-C must not leave files behind either
             self.discard()

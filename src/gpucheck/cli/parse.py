@@ -138,7 +138,9 @@ class HelpCommand(TyperCommand):
         options: Any = read(resolve_name(row.options), typed)
         if hasattr(options, "device"):
             options = replace(options, device=common.device)
-        return begin(row, common, options, *([read(resolve_name(row.beside), typed)] if row.beside else []))
+        return begin(
+            row, common, options, *([read(resolve_name(row.extra_options), typed)] if row.extra_options else [])
+        )
 
 
 def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
@@ -157,7 +159,7 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
     return child.end_like(code)
 
 
-def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
+def begin(row: Command, common: Common, options: Any, *extra_options: Any) -> int:
     """Run a command with parsed options. Print only the names it would run if `--list` is given."""
     if getattr(options, "list_all", False) and hasattr(options, "names"):
         if common.json or common.output:
@@ -173,7 +175,7 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
             raise CannotLook("the current folder is gone", str(error.strerror), "cd to one that exists") from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
-        return int(function(common, options, *beside))
+        return int(function(common, options, *extra_options))
     from gpucheck.cli import session
 
     return session.run(common, lambda emit: function(options, emit))

@@ -51,18 +51,18 @@ _RESULTS = (events.Measured, Judged, events.Answered, Skipped, Failed)
 
 
 def run(
-    common: Common, work: Callable[[Emit], None], beside: Sequence[OutputFile] = (), *, judge: Judge | None = None
+    common: Common, work: Callable[[Emit], None], extra_files: Sequence[OutputFile] = (), *, judge: Judge | None = None
 ) -> int:
-    """Do the work, judge and show its events, write the report, and return the exit status. `beside` are further files.
+    """Do the work, judge and show its events, write the report and the `extra_files`, and return the exit status.
     The `judge` is called for every document; without one, the work emits its own findings. A UsageError before the
     first result is raised again; everything else ends in a report: an interruption, a failed device, a bug."""
     files = None
     with _terminable():
         try:
-            if common.output or beside:
+            if common.output or extra_files:
                 from gpucheck.cli.outputs import Outputs  # imported late: most commands write no file
 
-                files = Outputs(common.output, beside)
+                files = Outputs(common.output, extra_files)
             session = _Session(common, files, judge)
             with watchdog.guarded(session.lost, session.leave):
                 try:

@@ -160,7 +160,7 @@ def is_taken(line: Sequence[str]) -> bool:
             choose.check(device)
             if row.one_device and device == "all":
                 return False
-        for kind in filter(None, (row.options, row.beside)):
+        for kind in filter(None, (row.options, row.extra_options)):
             chosen: Any = read(resolve_name(kind), typed)
             if hasattr(chosen, "names"):  # selects by --only and --skip, and checks them
                 chosen.names()

@@ -93,9 +93,9 @@ def read(
     emit(Progress("reading driver and torch"))
     # The driver is read in this thread, so that an interrupt works.
     cut = child.Cut()
-    with ThreadPoolExecutor(max_workers=1) as beside:
+    with ThreadPoolExecutor(max_workers=1) as executor:
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
-        asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
+        asked = executor.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             with machine:
                 facts = machine.read()
@@ -244,12 +244,12 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
     with ExitStack() as opened:
         watches = {name: opened.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
-        heard = child_protocol.run(argv, timeout_s)
+        output = child_protocol.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
-    answer = said(heard.lines)
+    answer = said(output.lines)
     failed = ""
     if answer.get("stage") != "end":
         late = f"it did not finish within {timeout_s:g} s"
-        failed = late if heard.ending.how == "late" else str(answer.get("error") or how_it_ended(heard.ending))
+        failed = late if output.ending.how == "late" else str(answer.get("error") or how_it_ended(output.ending))
     return gathered(answer, failed, samples, unseen, left_out)

@@ -137,14 +137,14 @@ class Signs:
         if not held:
             return None
         worst = min(held, key=lambda finding: WORST_FIRST.index(finding.verdict))
-        said = [
+        message = [
             group.message if group.title == worst.title else f"{group.message} ({group.title})"
             for group in grouped(held)
         ]
         of_cards = {"devices": [finding.evidence for finding in held]} if "nvml_index" in worst.evidence else {}
         rows = {key: [row for finding in held for row in finding.evidence.get(key, ())] for key in ("xids", "sxids")}
         evidence = {**(of_cards or worst.evidence), **{key: listed for key, listed in rows.items() if listed}}
-        return cls("; ".join(said), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
+        return cls("; ".join(message), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +223,5 @@ def answered(
     """Return the signs of a cuInit result; `more` is a text about the cause, `seen` further evidence."""
     driver = evidence.driver
     details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
-    said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Signs(f"{said}; {more}" if more else said, {**details, **seen}, fix=fix, certainty=certainty)
+    message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
+    return Signs(f"{message}; {more}" if more else message, {**details, **seen}, fix=fix, certainty=certainty)

@@ -367,11 +367,11 @@ def _as_loaded(evidence: Evidence) -> Facts:
 
 def _loaded(name: str) -> Condition:
     check = next(condition for condition in CARDS if condition.id == f"devices.{name}")
-    look = dict(checks.CHECKS)[check.id]
+    judge_device = dict(checks.CHECKS)[check.id]
 
     def judge(evidence: Evidence) -> Signs | None:
         facts = _as_loaded(evidence)
-        of_cards = [checks.finding_of(check.id, look, device, facts) for device in facts.devices]
+        of_cards = [checks.finding_of(check.id, judge_device, device, facts) for device in facts.devices]
         return Signs.of([finding for finding in of_cards if finding is not None])
 
     return Condition(
@@ -407,8 +407,8 @@ def _not_run(evidence: Evidence) -> Signs | None:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
     if not reasons and load.outcome == "ran":
         return None
-    said = told_once(list(reasons.items()))
-    return Signs(said or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
+    message = told_once(list(reasons.items()))
+    return Signs(message or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 
 def _unread_load(evidence: Evidence) -> Signs | None:
@@ -417,11 +417,11 @@ def _unread_load(evidence: Evidence) -> Signs | None:
         unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
         if lost := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
             missing[card.device] = lost
-    said = [
+    message = [
         f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
         for card, names in missing.items()
     ]
-    return Signs("; ".join(said), {"unread": missing}) if missing else None
+    return Signs("; ".join(message), {"unread": missing}) if missing else None
 
 
 LOAD: tuple[Condition, ...] = (

@@ -26,9 +26,9 @@ BLOCKED = 17
 
 def _said(evidence: Evidence) -> Signs:
     driver = evidence.driver
-    said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
+    message = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     details = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    return Signs(said, details, verdict="warn" if evidence.cuda_works else None)
+    return Signs(message, details, verdict="warn" if evidence.cuda_works else None)
 
 
 _REINSTALL = "reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)"
@@ -60,8 +60,8 @@ def _in_state(state: str, code: int) -> JudgeCondition:
             return _said(evidence)
         dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == state]
         # The check of that GPU reports the state if CUDA works with other GPUs.
-        seen = None if evidence.cuda_works else Signs.of(dead)
-        return seen and replace(seen, title=None)
+        signs = None if evidence.cuda_works else Signs.of(dead)
+        return signs and replace(signs, title=None)
 
     return judge
 
@@ -69,10 +69,10 @@ def _in_state(state: str, code: int) -> JudgeCondition:
 def recovery(evidence: Evidence) -> Signs | None:
     """Return the driver's recovery action for a GPU if CUDA does not start."""
     masked = any((card.state or "").startswith("hidden") for card in evidence.cards)
-    seen = Signs.of(evidence.findings.get("devices.recovery_action", ()))
-    if seen is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
+    signs = Signs.of(evidence.findings.get("devices.recovery_action", ()))
+    if signs is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
         return None
-    return replace(seen, title=None, verdict=None)
+    return replace(signs, title=None, verdict=None)
 
 
 def _lists_none(evidence: Evidence) -> Signs | None:
@@ -125,8 +125,8 @@ def refusing(evidence: Evidence) -> list[Device]:
 
 
 def _busy(evidence: Evidence) -> Signs | None:
-    said, fix, details = _held(refusing(evidence))
-    return Signs(said, details, fix) if said else None
+    message, fix, details = _held(refusing(evidence))
+    return Signs(message, details, fix) if message else None
 
 
 NVML = on(
@@ -222,10 +222,10 @@ def _no_answer(evidence: Evidence) -> Signs | None:
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
         return None
-    said = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
+    message = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
     details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error, "torch_not_awaited": probe.not_awaited}
     title, fix = ("CUDA's driver crashes its process", _REINSTALL) if crashed else (None, None)
-    return Signs(said, details, fix, title=title)
+    return Signs(message, details, fix, title=title)
 
 
 def _no_memory_node(evidence: Evidence) -> Signs | None:
@@ -234,16 +234,16 @@ def _no_memory_node(evidence: Evidence) -> Signs | None:
     if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
     unloaded = stack.modules is not None and "nvidia_uvm" not in stack.modules
-    said = f"/dev/nvidiactl exists, but /dev/nvidia-uvm does not{', nor is nvidia_uvm loaded' * unloaded}"
+    message = f"/dev/nvidiactl exists, but /dev/nvidia-uvm does not{', nor is nvidia_uvm loaded' * unloaded}"
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if unloaded else None
     if evidence.in_container:
         fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
-    return answered(evidence, said, fix=fix, nvidia_uvm_loaded=not unloaded)
+    return answered(evidence, message, fix=fix, nvidia_uvm_loaded=not unloaded)
 
 
 def _unknown_error(evidence: Evidence) -> Signs | None:
-    said = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
-    return answered(evidence, said) if _no_memory_node(evidence) is None else None
+    message = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
+    return answered(evidence, message) if _no_memory_node(evidence) is None else None
 
 
 def _not_initialised(evidence: Evidence) -> Signs:
@@ -252,8 +252,8 @@ def _not_initialised(evidence: Evidence) -> Signs:
     if not lines:
         return answered(evidence)
     fix = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot"
-    seen = answered(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)
-    return replace(seen, title="the kernel module's memory management (HMM) does not start")
+    signs = answered(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)
+    return replace(signs, title="the kernel module's memory management (HMM) does not start")
 
 
 def _no_device(evidence: Evidence) -> Signs | None:
@@ -266,10 +266,10 @@ def _no_device(evidence: Evidence) -> Signs | None:
     if masked or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
-    said, fix = f"NVML lists {listed}" if listed else "NVML lists none either", None
+    message, fix = f"NVML lists {listed}" if listed else "NVML lists none either", None
     if value is not None and not uuids:
-        said, fix = f"{MASK}={value!r} may hide it: NVML lists none to compare", f"unset {MASK}"
-    return answered(evidence, said, fix=fix, nvml_count=listed)
+        message, fix = f"{MASK}={value!r} may hide it: NVML lists none to compare", f"unset {MASK}"
+    return answered(evidence, message, fix=fix, nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Signs | None:
@@ -278,8 +278,8 @@ def _empty_mig(evidence: Evidence) -> Signs | None:
     if not whole or len(empty) < len(whole):
         return None
     uuids = [card.uuid for card in empty]
-    said = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
-    return answered(evidence, said, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
+    message = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
+    return answered(evidence, message, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
 
 
 def _mig_fix(cards: str) -> str:
@@ -295,13 +295,13 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 def _unavailable(evidence: Evidence) -> Signs:
     """Report error 46: GPUs in exclusive or prohibited mode, else a licence or a partition may be the cause."""
-    said, fix, details = _held([card for card in evidence.cards if _is_held(card)])
-    if not said:
+    message, fix, details = _held([card for card in evidence.cards if _is_held(card)])
+    if not message:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
         return answered(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)
     proven = "prohibited" in details["compute_modes"]
     certainty: Certainty | None = "proof" if proven else "strong" if details["pids"] else None
-    return answered(evidence, said, fix=fix, certainty=certainty, **details)
+    return answered(evidence, message, fix=fix, certainty=certainty, **details)
 
 
 def _fabric(evidence: Evidence) -> Signs | None:
@@ -309,8 +309,8 @@ def _fabric(evidence: Evidence) -> Signs | None:
     switches, state = evidence.stack.switches, fabric_state(evidence.facts)
     runs = evidence.stack.fabric_manager if switches and not evidence.in_container else None
     if state is not None and state.startswith(IN_PROGRESS):
-        seen = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
-        return replace(seen, verdict="inconclusive", title="the fabric between the GPUs is being set up")
+        signs = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
+        return replace(signs, verdict="inconclusive", title="the fabric between the GPUs is being set up")
     if state is None and not switches:
         fix = (
             "ask the host's administrator: the host must run a fabric manager of the driver's version; in a "

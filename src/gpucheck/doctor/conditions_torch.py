@@ -77,8 +77,8 @@ def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
     if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
     if probe.path is None and re.search(r"No module named ['\"]torch['\"]$", error):
-        said = f"{probe.executable}: {error}"
-        return "torch.missing", Signs(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
+        message = f"{probe.executable}: {error}"
+        return "torch.missing", Signs(message, {"executable": probe.executable}, fix=_cuda_build(evidence))
     if probe.shadowed_by or (probe.stage == "ask" and probe.version is None):
         return "torch.shadowed", _shadowed(probe)
     symbol = re.search(r"undefined symbol: (\w+)", error) if probe.stage == "import" else None
@@ -87,8 +87,8 @@ def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
     # If torch raised an exception, it is the cause, even if a running thread kept the process from ending.
     if probe.error is None:
-        said = f"{step} did not finish within {evidence.torch_limit}"
-        return "torch.hung", Signs(said, {"stage": probe.stage, "limit_s": probe.limit_s})
+        message = f"{step} did not finish within {evidence.torch_limit}"
+        return "torch.hung", Signs(message, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})
     details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
@@ -96,19 +96,19 @@ def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
     if re.search(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found", error):
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
     if _SIGNAL.match(error):
-        said, title = f"{step} ended its process by {error}", "torch crashes on import or start"
-        return "torch.import_broken", Signs(said, details, fix, title=title)
+        message, title = f"{step} ended its process by {error}", "torch crashes on import or start"
+        return "torch.import_broken", Signs(message, details, fix, title=title)
     return "torch.import_broken", Signs(f"{step}: {error}", details, fix)
 
 
 def _shadowed(probe: TorchProbe) -> Signs:
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
-    said, names = probe.error or "the import did not finish", ", ".join(probe.shadowed_by)
+    message, names = probe.error or "the import did not finish", ", ".join(probe.shadowed_by)
     if names:
         fix = f"rename {names}, or run from another folder"
-        return Signs(f"{said}; the current folder contains {names}", seen, fix)
+        return Signs(f"{message}; the current folder contains {names}", seen, fix)
     fix = f"remove or rename the torch in {probe.path}"
-    return Signs(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
+    return Signs(f"{message}: {probe.path} does not contain torch", seen, fix, certainty="proof")
 
 
 def _undefined_symbol(evidence: Evidence, symbol: str) -> Signs:
@@ -125,8 +125,8 @@ def _cpu_build(evidence: Evidence) -> Signs | None:
     kind, version = _kind(evidence), torch_version(evidence)
     vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(kind or "")
     if vendor and evidence.is_nvidia_here and not evidence.probe.other:
-        said, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
-        return Signs(said, {"built_for": kind}, _cuda_build(evidence), title=title)
+        message, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
+        return Signs(message, {"built_for": kind}, _cuda_build(evidence), title=title)
     if kind != "cpu" or evidence.host.system == "Darwin":
         return None
     message, details = f"torch {version} contains no CUDA", {"version": version}
@@ -271,8 +271,8 @@ def _two_versions(evidence: Evidence) -> Signs | None:
     where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
     loaded = f"; loaded is {probe.version}" if probe.version is not None else ""
     details = {"versions": list(recorded), "loaded": probe.version, "conda": probe.conda_torch}
-    said = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
-    return Signs(said, {**details, "folders": list(probe.torch_folders)}, fix)
+    message = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
+    return Signs(message, {**details, "folders": list(probe.torch_folders)}, fix)
 
 
 def _is_same(text: str, other: str) -> bool:
@@ -311,8 +311,8 @@ def _torchvision(evidence: Evidence) -> Signs | None:
     fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
     if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
         fix = "replace torch first, and install torchvision with it from the same index"
-    said = f"torchvision {vision} with torch {torch}; torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
-    return Signs(said, {"torchvision": vision, "torch": torch}, fix)
+    message = f"torchvision {vision} with torch {torch}; torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
+    return Signs(message, {"torchvision": vision, "torch": torch}, fix)
 
 
 def _no_compiler(evidence: Evidence) -> Signs | None:
@@ -352,9 +352,9 @@ def _missing_libraries(evidence: Evidence) -> Signs | None:
     parts = [name for name in probe.cudnn_missing if name not in names]
     if probe.unmet and not names and not parts:
         required = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
-        said = f"torch {torch_version(evidence)} requires {', '.join(required)}"
+        message = f"torch {torch_version(evidence)} requires {', '.join(required)}"
         title, fix = "CUDA packages do not match what torch requires", fixes.packages_again(evidence, probe.unmet)
-        return Signs(said, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
+        return Signs(message, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
     # An import error that names one of the files is reported by its own condition.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
@@ -483,16 +483,16 @@ def _no_code(evidence: Evidence) -> Signs | None:
     if not without:
         by_ptx = _uncovered(evidence, [name for name in names if name.startswith("sm_")])
         by_ptx = {device: value for device, value in by_ptx.items() if device not in _uncovered(evidence, names)}
-        said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in by_ptx.items())
+        message = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in by_ptx.items())
         title = "torch has only PTX for this GPU: the first use compiles kernels for minutes"
-        seen = Signs(f"{said}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
-        return seen if by_ptx else None
+        signs = Signs(f"{message}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
+        return signs if by_ptx else None
     known = [int(digits) for name in names for digits in re.findall(r"_(\d+)", name)]
     dropped = all(value < min(known, default=0) for value in without.values())
-    said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
+    message = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
     capabilities = _capabilities(evidence)
     return Signs(
-        f"{said}; torch {probe.version} has code for {', '.join(names)}",
+        f"{message}; torch {probe.version} has code for {', '.join(names)}",
         {"capabilities": capabilities, "architectures": names},
         build_line(evidence, capabilities.values()),
         "proof" if any(run.device in without and _NO_IMAGE.search(run.error or "") for run in probe.kernels) else None,
@@ -520,8 +520,8 @@ def _kernel_failed(evidence: Evidence) -> Signs | None:
     if errors and all(map(_OUT_OF_MEMORY.search, errors.values())):
         title, fix = "no GPU memory is left, not even for a tiny kernel", "gpucheck devices --processes"
     if errors:
-        said = "; ".join(f"{device}: {error}" for device, error in errors.items())
-        return Signs(said, {"errors": errors}, fix, title=title)
+        message = "; ".join(f"{device}: {error}" for device, error in errors.items())
+        return Signs(message, {"errors": errors}, fix, title=title)
     if probe.stage != "run" or probe.error is None:
         return None
     title = "torch's first kernel crashes the process" if _SIGNAL.match(probe.error) else None

@@ -74,8 +74,8 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
     """Return the command that reinstalls packages, or creates a new environment beside a protected Python."""
     how = installer(evidence)
     if how.managed:
-        beside = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
-        return reinstall(how, evidence.probe.version or evidence.build.version, beside=beside)
+        others = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
+        return reinstall(how, evidence.probe.version or evidence.build.version, others=others)
     return how.install(f"--no-deps {' '.join(packages)}", reinstall=True)
 
 
@@ -295,9 +295,9 @@ class Installer:
         return by_pip if self.has_pip else f"uv pip uninstall --python {python} {packages}"
 
 
-def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
-    """Return the command that reinstalls the same torch from its own index, together with the packages `beside` it."""
-    return installer.install(pinned(version) + beside, index=index_of(version), reinstall=True)
+def reinstall(installer: Installer, version: str | None = None, *, others: str = "") -> str:
+    """Return the command that reinstalls the same torch from its own index, together with the packages `others`."""
+    return installer.install(pinned(version) + others, index=index_of(version), reinstall=True)
 
 
 def index_of(version: str | None) -> str | None:

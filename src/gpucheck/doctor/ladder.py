@@ -29,7 +29,7 @@ class Sighting:
     """A condition that holds here, with this machine's verdict, certainty, title and fix."""
 
     condition: Condition
-    seen: Signs
+    signs: Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
     for condition in conditions:
-        seen = condition.judge(evidence) if condition.judge is not None else None
-        if seen is None:
+        signs = condition.judge(evidence) if condition.judge is not None else None
+        if signs is None:
             continue
         here = replace(
             condition,
-            verdict=seen.verdict or condition.verdict,
-            certainty=seen.certainty or condition.certainty,
-            title=seen.title or condition.title,
-            fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host),
+            verdict=signs.verdict or condition.verdict,
+            certainty=signs.certainty or condition.certainty,
+            title=signs.title or condition.title,
+            fix=fixes.here(condition.fix if signs.fix is None else signs.fix, evidence.host),
         )
         # A failure breaks its stage and everything above. A milder verdict does not.
         breaks = here.stage is not None and here.verdict == "fail"
         if not breaks or here.stage in BY_DEVICE or not evidence.torch_works:
-            (breaking if breaks else aside).append(Sighting(here, seen))
+            (breaking if breaks else aside).append(Sighting(here, signs))
     breaking.sort(key=lambda row: CERTAINTIES.index(row.condition.certainty))
     breaking.sort(key=lambda row: STAGES.index(row.condition.stage or "run"))
     return Diagnosis(breaking[0] if breaking else None, tuple(breaking[1:]), tuple(aside))
@@ -81,9 +81,9 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def _finding(sighting: Sighting, because: str | None = None) -> Finding:
-    condition, seen = sighting.condition, sighting.seen
+    condition, signs = sighting.condition, sighting.signs
     evidence = {
-        **seen.evidence,
+        **signs.evidence,
         "rung": condition.stage,
         "certainty": condition.certainty,
         "settle": condition.settle or None,
@@ -91,7 +91,9 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     }
     # A consequence has no fix of its own, because the fix of the first broken stage resolves it too.
     fix = None if because else condition.fix or None
-    return Finding(condition.id, "info" if because else condition.verdict, condition.title, seen.message, evidence, fix)
+    return Finding(
+        condition.id, "info" if because else condition.verdict, condition.title, signs.message, evidence, fix
+    )
 
 
 # -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------

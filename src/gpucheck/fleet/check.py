@@ -168,8 +168,8 @@ def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> Nod
     limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
     try:
         ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=marked)
-        heard = child_protocol.heard(ended, limit_s)
-        why = str(heard.merged.get("wrong", heard.ending.in_words))
+        output = child_protocol.output_of(ended, limit_s)
+        why = str(output.merged.get("wrong", output.ending.in_words))
     except OSError as error:
         why = error.strerror or str(error)
     if not why:

@@ -49,10 +49,10 @@ def run(
         result = child.run(argv, limit_s, env=env, cut=cut)
     except OSError as error:
         return ChildOutput((), Ending("unstarted", reason=error.strerror or str(error)))
-    return heard(result, limit_s, cut)
+    return output_of(result, limit_s, cut)
 
 
-def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> ChildOutput:
+def output_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> ChildOutput:
     lines = (line_of(text) for text in result.stdout.splitlines())
     return ChildOutput(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
 

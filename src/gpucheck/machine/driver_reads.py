@@ -111,7 +111,7 @@ class LibraryReader:
         # This function is called with a sentence if NVML starts slowly.
         self._waiting = waiting
         self._start = start or (lambda: LineChild(python_argv(self.module)))
-        self._talk: ChildSession | None = None
+        self._session: ChildSession | None = None
         self._asked = 0.0
         self._failed: str | None = f"{self.library} was not asked"
         self._how: How | None = None
@@ -120,10 +120,10 @@ class LibraryReader:
         """Start the child if it does not run, and send the request."""
         self._asked, self._failed = time.monotonic(), None
         try:
-            if self._talk is None:
-                self._talk = ChildSession(self._start)
+            if self._session is None:
+                self._session = ChildSession(self._start)
             if self.request is not None:
-                self._talk.send({**self.request, **wanted})
+                self._session.send({**self.request, **wanted})
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
@@ -136,8 +136,8 @@ class LibraryReader:
         """
         lines: list[Message] = []
         try:
-            if self._failed is None and self._talk is not None:
-                for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
+            if self._failed is None and self._session is not None:
+                for line in self._session.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
                     lines.append(line)
         except Lost as lost:
             self._failed = self._why(lost.ending)
@@ -154,9 +154,9 @@ class LibraryReader:
         return f"the process that asks {self.library} ended early ({how})"
 
     def close(self) -> None:
-        if self._talk is not None:
-            self._talk.stop()
-            self._talk = None
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -108,9 +108,9 @@ def fresh_process(device: str) -> str | None:
     return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
-def read(heard: ChildOutput) -> str | None:
+def read(output: ChildOutput) -> str | None:
     """Return the result of a fresh process. Full memory, or a device in exclusive use, proves nothing."""
-    answer, ending = heard.merged, heard.ending
+    answer, ending = output.merged, output.ending
     if "ok" not in answer:
         # A process that ended before torch was loaded, or that was killed from outside, has not reached the device.
         if not answer or ending.how == "killed":

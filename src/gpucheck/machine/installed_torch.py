@@ -80,10 +80,10 @@ def could_see_another(build: TorchBuild) -> bool:
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
     """Return the accelerators that only torch knows (ROCm, XPU, MPS), which a child asks."""
-    heard = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
-    if "devices" in heard.merged:
-        return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))
-    return TorchDevices(error=f"torch cannot be asked for its devices: {heard.ending.in_words}")
+    output = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
+    if "devices" in output.merged:
+        return TorchDevices(tuple(from_json(Device, row) for row in output.merged["devices"]))
+    return TorchDevices(error=f"torch cannot be asked for its devices: {output.ending.in_words}")
 
 
 def listed(torch: Any) -> list[dict[str, Any]]:

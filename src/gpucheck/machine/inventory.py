@@ -68,7 +68,7 @@ class MachineReading(NamedTuple):
 def join(
     nvml: DriverReading | None,
     cuda: DriverReading | None,
-    around: MachineReading,
+    machine: MachineReading,
     environment: Mapping[str, str],
     torch_read: TorchDevices | None = None,
 ) -> Facts:
@@ -76,18 +76,18 @@ def join(
     nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
     mask = environment.get(MASK)
     named = _named_in_vain(nvml_read, cuda_read, mask)
-    rows = [_completed(row, cuda_read, around, mask, named) for row in _paired(nvml_read, cuda_read)]
+    rows = [_completed(row, cuda_read, machine, mask, named) for row in _paired(nvml_read, cuda_read)]
     unknown = {
         f"/devices/{place}{name}": reason for place, row in enumerate(rows) for name, reason in _reasons(row).items()
     }
     if torch_read.error:
         unknown["/torch_runtime"] = torch_read.error
     return Facts(
-        host=around.host,
-        python=around.python,
-        torch=around.torch,
-        driver=_driver(nvml_read, cuda_read, around.kernel) if nvml is not None or cuda is not None else None,
-        devices=(*(row.device for row in rows), *torch_read.devices, around.cpu),
+        host=machine.host,
+        python=machine.python,
+        torch=machine.torch,
+        driver=_driver(nvml_read, cuda_read, machine.kernel) if nvml is not None or cuda is not None else None,
+        devices=(*(row.device for row in rows), *torch_read.devices, machine.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
     )
@@ -166,16 +166,16 @@ def _why_not_shown(device: Device, cuda: DriverReading, mask: str | None, named:
 
 
 def _completed(
-    row: DeviceReading, cuda: DriverReading, around: MachineReading, mask: str | None, named: Collection[object]
+    row: DeviceReading, cuda: DriverReading, machine: MachineReading, mask: str | None, named: Collection[object]
 ) -> DeviceReading:
     device = row.device
     if device.state is None and device.cuda_index is None:
         device = replace(device, state=_why_not_shown(device, cuda, mask, named))
     # A torch built for ROCm uses the name cuda for its own devices.
-    if device.cuda_index is not None and around.torch.built_for != "rocm":
+    if device.cuda_index is not None and machine.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
-    device = replace(device, numa_node=around.numa_nodes.get(device.pci_address or ""))
-    total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
+    device = replace(device, numa_node=machine.numa_nodes.get(device.pci_address or ""))
+    total, available = machine.host.memory_total_bytes, machine.host.memory_available_bytes
     # Without libcuda only the name shows that memory is shared. GH200 and GB200 have their own memory.
     shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
     if shares and device.memory_used_bytes is None and total is not None and available is not None:
@@ -264,27 +264,27 @@ class Inventory(AbstractContextManager["Inventory"]):
         self._torch: TorchBuild | None = None
         self._torch_devices: TorchDevices | None = None
         self._earlier = Earlier()
-        self._around: MachineReading | None = None
+        self._machine: MachineReading | None = None
         self._log: Log = (None, NO_GPU)
 
     def read(self) -> Facts:
-        nvml_read, around, log = self._ask_readers()
-        self._around = around
+        nvml_read, machine, log = self._ask_readers()
+        self._machine = machine
         listed = [*(nvml_read.devices if nvml_read else ()), *(self._cuda.devices if self._cuda else ())]
-        nvidia = bool(listed or around.host.nvidia_pci_addresses)
-        if self._torch_devices is None and not nvidia and installed_torch.could_see_another(around.torch):
+        nvidia = bool(listed or machine.host.nvidia_pci_addresses)
+        if self._torch_devices is None and not nvidia and installed_torch.could_see_another(machine.torch):
             self._torch_devices = installed_torch.devices()
-        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_devices)
-        self._log = log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)
+        facts = join(nvml_read, self._cuda, machine, os.environ, self._torch_devices)
+        self._log = log if nvidia or machine.host.nvidia_device_nodes else (None, NO_GPU)
         return _with_xids(_with_holders(facts, self._root), *self._log)
 
     def again(self, facts: Facts, timeout_s: float | None = None) -> Facts:
         """Return the facts with a second reading of NVML by a new child, and the growth of the GPUs' counters."""
         # The facts stay as they are if NVML lists no GPU or did not answer the first time. If a GPU is working, the
         # readings are at least a second apart.
-        driver, around = facts.driver, self._around
+        driver, machine = facts.driver, self._machine
         listed = any(device.nvml_index is not None for device in facts.devices)
-        if around is None or driver is None or driver.nvml_error or not listed:
+        if machine is None or driver is None or driver.nvml_error or not listed:
             return facts
         busy = [device.read_at_s for device in facts.devices if (device.utilization_percent or 0) >= AT_WORK_PERCENT]
         with NvmlReader(timeout_s) as reader:
@@ -293,8 +293,8 @@ class Inventory(AbstractContextManager["Inventory"]):
             reader.ask(processes=self._with_processes, links=self._with_links)
             nvml_read = Earlier(facts.devices).added_to(reader.reading())
         # The facts may describe the torch of another interpreter.
-        around = around._replace(torch=facts.torch or TorchBuild())
-        joined = join(self._with_names(nvml_read), self._cuda, around, facts.environment, self._torch_devices)
+        machine = machine._replace(torch=facts.torch or TorchBuild())
+        joined = join(self._with_names(nvml_read), self._cuda, machine, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_readers(self) -> tuple[DriverReading | None, MachineReading, Log]:
@@ -308,26 +308,26 @@ class Inventory(AbstractContextManager["Inventory"]):
         with CudaReader(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER)) as cuda:
             if self._cuda is None:
                 cuda.ask()
-            around, log = self._read_here()
+            machine, log = self._read_here()
             nvml_read = self._earlier.added_to(self._with_names(self._nvml.reading()))
             if self._cuda is None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
-        return nvml_read, around, log
+        return nvml_read, machine, log
 
     def _read_here(self) -> tuple[MachineReading, Log]:
         self._torch = self._torch or installed_torch.read()
         root = self._root
-        machine = host.read(root)
-        gpus = machine.nvidia_pci_addresses
-        around = MachineReading(
-            host=machine,
+        own_host = host.read(root)
+        gpus = own_host.nvidia_pci_addresses
+        machine = MachineReading(
+            host=own_host,
             cpu=host.cpu(),
             python=host.python(),
             torch=self._torch,
             kernel=host.kernel_driver(root),
             numa_nodes=host.numa_nodes(gpus, root),
         )
-        return around, kernel_driver.log(root, journal=bool(gpus))
+        return machine, kernel_driver.log(root, journal=bool(gpus))
 
     def _with_names(self, nvml: DriverReading) -> DriverReading:
         def named(process: Process) -> Process:
@@ -353,8 +353,8 @@ def unclaimed_bytes(device: Device, facts: Facts) -> int:
     """Return the GPU memory that no visible process uses; 0 if it is little or unknown."""
     # Only version 2 of NVML's call excludes the driver's reserved memory. Windows reports no memory of processes.
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
-    around = facts.host or Host()
-    if around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+    host_facts = facts.host or Host()
+    if host_facts.wsl or host_facts.system == "Windows" or device.memory_source != "nvml v2":
         return 0
     if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
         return 0
@@ -363,8 +363,8 @@ def unclaimed_bytes(device: Device, facts: Facts) -> int:
 
 def is_unexplained(facts: Facts) -> bool:
     """Return whether a GPU is fully busy although NVML lists no process, outside a container."""
-    around = facts.host or Host()
-    return not (around.container or around.wsl) and any(
+    host_facts = facts.host or Host()
+    return not (host_facts.container or host_facts.wsl) and any(
         (device.utilization_percent or 0) >= 100 and device.processes == () for device in facts.devices
     )
 

@@ -230,9 +230,9 @@ def opened(paths: Sequence[str]) -> list[int | None]:
     """Open each path for reading and writing. Return each errno: 0, ETIMEDOUT for one that hangs, None after it."""
     if not paths:
         return []
-    heard = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
-    codes: list[int | None] = [line["errno"] for line in heard.lines]
-    if heard.ending.how == "late":
+    output = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
+    codes: list[int | None] = [line["errno"] for line in output.lines]
+    if output.ending.how == "late":
         codes.append(errno.ETIMEDOUT)
     return [*codes, *[None] * len(paths)][: len(paths)]
 
@@ -377,9 +377,9 @@ def said(lines: Sequence[Message]) -> Message:
     return {name: value for line in lines if line.get("gpucheck") for name, value in line.items() if name != "gpucheck"}
 
 
-def read_torch(heard: ChildOutput) -> TorchProbe:
+def read_torch(output: ChildOutput) -> TorchProbe:
     """Return the report from the child's lines, which has the steps before a crash."""
-    report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
+    report, ending = from_json(TorchProbe, said(output.lines)), output.ending
     if report.stage == "end":
         return report
     if ending.how == "unstarted":

@@ -48,14 +48,14 @@ class Watch:
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = "NVML is asked by UUID, and this device has none" if uuid is None else ""
-        self._talk: ChildSession | None = None
+        self._session: ChildSession | None = None
         self._last: Sample | None = None
         if uuid is None:
             return
         try:
             argv = python_argv("gpucheck.machine.nvml_sampler", uuid)
-            self._talk = ChildSession(lambda: LineChild(argv) if start is None else start(uuid))
-            (answer,) = self._talk.answer(nvml_timeout_s())
+            self._session = ChildSession(lambda: LineChild(argv) if start is None else start(uuid))
+            (answer,) = self._session.answer(nvml_timeout_s())
             if "error" in answer:
                 self._fail(answer["error"])
         except Lost as lost:
@@ -63,16 +63,16 @@ class Watch:
 
     @property
     def pid(self) -> int | None:
-        return self._talk.pid if self._talk is not None else None
+        return self._session.pid if self._session is not None else None
 
     def take(self) -> list[Sample]:
         """Return the readings since the previous call."""
         samples: list[Sample] = []
-        if self._talk is None:
+        if self._session is None:
             return samples
         try:
-            self._talk.send({})
-            for line in self._talk.answer(TAKE_TIMEOUT_S, per_line=True):
+            self._session.send({})
+            for line in self._session.answer(TAKE_TIMEOUT_S, per_line=True):
                 if "end" not in line:
                     samples.append(line)
                     self._last = line
@@ -90,9 +90,9 @@ class Watch:
 
     def close(self) -> None:
         """End the child."""
-        if self._talk is not None:
-            self._talk.stop()
-            self._talk = None
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
 
     def _fail(self, reason: str) -> None:
         self.reason = reason

@@ -30,19 +30,19 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
     emit(Progress("running the model on simulated devices", 0, 1))
-    heard = child_protocol.run(
+    output = child_protocol.run(
         python_argv(CHILD, json.dumps(asdict(options))),
         LONGEST_S,
         # Real GPUs are hidden, because tensors on simulated devices have their data on the CPU.
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""},
     )
-    answer = heard.merged
+    answer = output.merged
     if "raised" in answer:
         raise child_protocol.rebuilt(answer["raised"])
     if "failed" in answer:
         raise RuntimeError(f"in the process that runs the model:\n{answer['failed']}")
     if "answer" not in answer:
-        raise _ended(heard.ending, answer, target)
+        raise _ended(output.ending, answer, target)
     result = from_json(ModelResult, answer["answer"])
     emit(Answered("model", result))
     for finding in judge.findings(result):

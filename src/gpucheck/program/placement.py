@@ -294,10 +294,10 @@ OF_THE_DEVICE = (
 def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     simulation = Simulation()
-    with simulated(simulation) as surface:
+    with simulated(simulation) as torch_calls:
         target = parse_target(asked.target)
         built = work.build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, simulation, surface, built).result()
+        return _Examination(asked, target, simulation, torch_calls, built).result()
 
 
 @dataclass(slots=True)
@@ -305,7 +305,7 @@ class _Examination:
     asked: ModelOptions
     target: Target
     simulation: Simulation
-    surface: TorchCalls
+    torch_calls: TorchCalls
     built: work.Built
     # The model's device, unless the target has chosen another.
     device: str = str(COUNTED)
@@ -411,7 +411,7 @@ class _Examination:
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
         if any(origin is not None and origin.what in wrong for origin in origins):
             return "mismatched"
-        if part.kind != "parameter" and any(origin in self.surface.copied for origin in origins):
+        if part.kind != "parameter" and any(origin in self.torch_calls.copied for origin in origins):
             return "copied"
         ran = run is not None and run.stopped is None
         if ran and not {*origins}.isdisjoint(self.simulation.met or ()):

@@ -237,17 +237,17 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: Tensor, surface: TorchCalls, device: Any, source: Any, dtype: Any, more: Any
+        ctx: Any, tensor: Tensor, torch_calls: TorchCalls, device: Any, source: Any, dtype: Any, more: Any
     ) -> Tensor:
-        ctx.surface, ctx.source, ctx.dtype = surface, source, tensor.dtype
-        return tensor.view_as(tensor) if device is None else surface._copied(tensor, device, dtype, more)
+        ctx.torch_calls, ctx.source, ctx.dtype = torch_calls, source, tensor.dtype
+        return tensor.view_as(tensor) if device is None else torch_calls._copied(tensor, device, dtype, more)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         is_home = ctx.source in (None, CPU)
         # Otherwise a copy between two GPUs would count as a copy to the host, because its result has no device yet.
-        with contextlib.nullcontext() if is_home else ctx.surface.simulation.here.entered():
-            back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
+        with contextlib.nullcontext() if is_home else ctx.torch_calls.simulation.here.entered():
+            back = gradient if ctx.source is None else ctx.torch_calls.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
 
 
@@ -282,113 +282,115 @@ _OPERATORS = {
 }
 
 
-def _device_get(surface: TorchCalls, tensor: Tensor, *rest: Any) -> torch.device:
-    return surface.simulation.placements.device(tensor) or tensor.device
+def _device_get(torch_calls: TorchCalls, tensor: Tensor, *rest: Any) -> torch.device:
+    return torch_calls.simulation.placements.device(tensor) or tensor.device
 
 
-def _is_on(kind: str, surface: TorchCalls, tensor: Tensor, *rest: Any) -> bool:
-    return bool(_device_get(surface, tensor).type == kind)
+def _is_on(kind: str, torch_calls: TorchCalls, tensor: Tensor, *rest: Any) -> bool:
+    return bool(_device_get(torch_calls, tensor).type == kind)
 
 
-def _get_device(surface: TorchCalls, tensor: Tensor) -> int:
-    device = _device_get(surface, tensor)
+def _get_device(torch_calls: TorchCalls, tensor: Tensor) -> int:
+    device = _device_get(torch_calls, tensor)
     return -1 if device.index is None or device.type == "cpu" else device.index
 
 
-def _to(surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _to(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Answer `Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = devices.device_of(kwargs.get("device")), kwargs.get("dtype")
     rest = list(args)
     other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
     if other is not None:
-        device, dtype = surface.simulation.placements.device(other), other.dtype
+        device, dtype = torch_calls.simulation.placements.device(other), other.dtype
     elif rest and not isinstance(rest[0], torch.dtype):
         device = devices.device_of(rest.pop(0))
     if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
         dtype = rest.pop(0) or dtype
     flags = [flag for flag in rest if isinstance(flag, bool)]
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
-    device = device or surface.simulation.placements.device(tensor) or CPU
-    return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
+    device = device or torch_calls.simulation.placements.device(tensor) or CPU
+    return torch_calls.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
-def _format(surface: TorchCalls, tensor: Tensor, spec: str) -> str:
+def _format(torch_calls: TorchCalls, tensor: Tensor, spec: str) -> str:
     """Format a number as text, which torch does not do for a meta tensor."""
     if tensor.dim() or type(tensor) is not Tensor:
-        return str(surface.again(object.__format__)(tensor, spec))
-    if surface.simulation.stands_in(tensor):
-        return format(surface.simulation.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
+        return str(torch_calls.again(object.__format__)(tensor, spec))
+    if torch_calls.simulation.stands_in(tensor):
+        return format(
+            torch_calls.simulation.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec
+        )
     return str(tensor.__format__(spec))
 
 
-def _pin(surface: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    surface.check_host(_T.pin_memory, [("self", tensor)])
-    return _pinned(surface, tensor.clone())
+def _pin(torch_calls: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    torch_calls.check_host(_T.pin_memory, [("self", tensor)])
+    return _pinned(torch_calls, tensor.clone())
 
 
-def _pinned(surface: TorchCalls, tensor: Tensor) -> Tensor:
+def _pinned(torch_calls: TorchCalls, tensor: Tensor) -> Tensor:
     for storage in devices.storages_of(tensor):
-        surface.simulation.placements.storages.row(storage).is_pinned = True
+        torch_calls.simulation.placements.storages.row(storage).is_pinned = True
     return tensor
 
 
-def _tolist(surface: TorchCalls, tensor: Tensor) -> Any:
-    if not surface.simulation.stands_in(tensor):
+def _tolist(torch_calls: TorchCalls, tensor: Tensor) -> Any:
+    if not torch_calls.simulation.stands_in(tensor):
         return tensor.tolist()
-    surface.simulation.assume("tolist", None)
+    torch_calls.simulation.assume("tolist", None)
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
-def _beside(func: Any, surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _beside(func: Any, torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Create a tensor from data on the device of another tensor, unless a device is named."""
-    device = kwargs.get("device") or _device_get(surface, tensor)
-    return surface._made(func, (tensor, *args), {**kwargs, "device": device})
+    device = kwargs.get("device") or _device_get(torch_calls, tensor)
+    return torch_calls._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
-def _new(surface: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _new(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Answer `Tensor.new`, which SparseAdam uses. Given a tensor or a storage, the result is on its device."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
         return tensor.new(*args, **kwargs)
-    return _beside(_T.new, surface, tensor, *args, **kwargs)
+    return _beside(_T.new, torch_calls, tensor, *args, **kwargs)
 
 
-def _type(surface: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    device = surface.simulation.placements.device(tensor) or CPU
+def _type(torch_calls: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    device = torch_calls.simulation.placements.device(tensor) or CPU
     if dtype is None:
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
     if isinstance(dtype, torch.dtype):
-        return surface.move(tensor, device, dtype)
+        return torch_calls.move(tensor, device, dtype)
     if device == CPU and ".cuda." not in str(dtype):
         return tensor.type(dtype, *rest, **kwargs)
     _refuse("Tensor.type with a class of tensors on CUDA")
 
 
-def _deepcopy(surface: TorchCalls, tensor: Tensor, memo: Any) -> Any:
+def _deepcopy(torch_calls: TorchCalls, tensor: Tensor, memo: Any) -> Any:
     """Copy the tensor with its storage. No operation shows this copy, so the result's device is set here."""
     out = Tensor.__deepcopy__(tensor, memo)
-    surface.simulation.placements.put(out, surface.simulation.placements.device(tensor))
+    torch_calls.simulation.placements.put(out, torch_calls.simulation.placements.device(tensor))
     return out
 
 
-def _on_host_only(original: Any, surface: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
+def _on_host_only(original: Any, torch_calls: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """Call a function that is not simulated on a device. For a tensor on CUDA the analysis stops at its line."""
-    if _is_on("cuda", surface, tensor):
+    if _is_on("cuda", torch_calls, tensor):
         _refuse(f"{name_of(original)} of a tensor on CUDA")
     return original(tensor, *rest, **kwargs)
 
 
-def _unpacked(surface: TorchCalls, *args: Any, **kwargs: Any) -> Any:
+def _unpacked(torch_calls: TorchCalls, *args: Any, **kwargs: Any) -> Any:
     """Return padded sequences, and their lengths on the host. No operation shows these, so their device is set."""
-    out = surface._called(_UNPACKED, args, kwargs)
-    surface.simulation.placements.put(out[1], CPU)
+    out = torch_calls._called(_UNPACKED, args, kwargs)
+    torch_calls.simulation.placements.put(out[1], CPU)
     return out
 
 
-def _set_grad(surface: TorchCalls, tensor: Tensor, gradient: Any) -> None:
+def _set_grad(torch_calls: TorchCalls, tensor: Tensor, gradient: Any) -> None:
     """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
-    types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
+    types = (getattr(torch_calls.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
-    surface.simulation.raise_if_elsewhere("gradient", gradient, surface.device_of(tensor), "Tensor.grad", text)
+    torch_calls.simulation.raise_if_elsewhere("gradient", gradient, torch_calls.device_of(tensor), "Tensor.grad", text)
     tensor.grad = gradient
 
 
@@ -432,13 +434,15 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.get_device: _get_device,
     _T.grad.__set__: _set_grad,
     _T.to: _to,
-    _T.cuda: lambda surface, tensor, device=None, *rest, **kwargs: surface.move(
+    _T.cuda: lambda torch_calls, tensor, device=None, *rest, **kwargs: torch_calls.move(
         tensor, devices.device_of("cuda" if device is None else device) or CPU
     ),
-    _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
+    _T.cpu: lambda torch_calls, tensor, *rest, memory_format=None: torch_calls.move(
+        tensor, CPU, memory_format=memory_format
+    ),
     _T.pin_memory: _pin,
-    _T.is_shared: lambda surface, tensor: _is_on("cuda", surface, tensor) or tensor.is_shared(),
-    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.simulation.placements.is_pinned(tensor),
+    _T.is_shared: lambda torch_calls, tensor: _is_on("cuda", torch_calls, tensor) or tensor.is_shared(),
+    _T.is_pinned: lambda torch_calls, tensor, *rest, **kwargs: torch_calls.simulation.placements.is_pinned(tensor),
     _T.tolist: _tolist,
     _T.__format__: _format,
     _T.new: _new,
@@ -449,9 +453,9 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.__deepcopy__: _deepcopy,
     _UNPACKED: _unpacked,
     # Printing shows the simulated device.
-    _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
+    _printed and _T.__repr__: lambda torch_calls, tensor, **kwargs: torch_calls.again(_printed)(tensor, **kwargs),
     # `Module.to` reads its arguments with this function. The function has a `device` but creates no tensor.
-    _parsed: lambda surface, *args, **kwargs: _parsed(
+    _parsed: lambda torch_calls, *args, **kwargs: _parsed(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
 }
@@ -672,8 +676,8 @@ def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
     }
 
 
-def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
-    simulation, clear = surface.simulation, torch.clear_autocast_cache
+def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
+    simulation, clear = torch_calls.simulation, torch.clear_autocast_cache
     of_accelerators = {
         "is_available": _constant(True),
         "device_count": _constant(simulation.count or 1),
@@ -711,7 +715,7 @@ def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
         *engine.of_files(simulation),
         (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
-            (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, surface))
+            (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, torch_calls))
             for owner in (torch, torch.utils.dlpack)
         ),
         *kernels.patches(simulation),
@@ -720,7 +724,7 @@ def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run a thread of the program with the modes, because each thread needs its own."""
-        with kernels.autocast_here(), surface, Dispatch(simulation):
+        with kernels.autocast_here(), torch_calls, Dispatch(simulation):
             function(*args, **kwargs)
 
     set_state = torch.set_rng_state
@@ -729,7 +733,7 @@ def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
         """Return a function that sets the state of a generator, which the host reads."""
 
         def restored(*args: Any, **kwargs: Any) -> Any:
-            surface.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])
+            torch_calls.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])
             return original(*args, **kwargs)
 
         return restored
@@ -744,13 +748,13 @@ def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
         load(optimizer, *args, **kwargs)
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", devices.here())
         for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
-            if surface.device_of(tensor) == CPU:
+            if torch_calls.device_of(tensor) == CPU:
                 simulation.placements.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must be on their outputs' devices; 0-dim ones are moved there."""
         first = []
-        for place, (gradient, device) in enumerate(zip(gradients, map(surface.device_of, outputs), strict=True)):
+        for place, (gradient, device) in enumerate(zip(gradients, map(torch_calls.device_of, outputs), strict=True)):
             is_number = isinstance(gradient, Tensor) and not gradient.dim()
             first.append(gradient.to(device) if is_number and device else gradient)
             with UNSEEN():
@@ -764,25 +768,27 @@ def _patches(surface: TorchCalls) -> list[tuple[Any, str, Any]]:
         *((torch.cuda, name, restoring(checking)) for name in ("set_rng_state", "set_rng_state_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch.optim.Optimizer, "load_state_dict", loaded),
-        *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
+        *torch_private.replacing(
+            "torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, torch_calls)
+        ),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
         # The user's hooks, checkpoints and functions run in the backward pass, and while tensors are saved for it.
         *torch_private.replacing(
-            "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(backward, run))
+            "torch.autograd._engine_run_backward", lambda run: torch_calls.again(functools.partial(backward, run))
         ),
         *torch_private.replacing(
             "torch._C._autograd._push_saved_tensors_default_hooks",
-            lambda push: lambda pack, unpack: push(surface.again(pack), surface.again(unpack)),
+            lambda push: lambda pack, unpack: push(torch_calls.again(pack), torch_calls.again(unpack)),
         ),
     ]
 
 
-def _grouped(surface: TorchCalls, original: Any) -> Callable[..., dict[Any, Any]]:
+def _grouped(torch_calls: TorchCalls, original: Any) -> Callable[..., dict[Any, Any]]:
     """Group lists of tensors by dtype and by the simulated device of the first list's tensors, as torch does."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        placed = [surface.device_of(tensor) for tensor in lists[0]]
+        placed = [torch_calls.device_of(tensor) for tensor in lists[0]]
         groups = {}
         for device in dict.fromkeys(placed):
             places = [place for place, other in enumerate(placed) if other == device]
@@ -818,7 +824,7 @@ def simulated(simulation: Simulation) -> Iterator[TorchCalls]:
     """Simulate a GPU inside the `with` block: tensors report their devices in `simulation`, and torch reports a GPU."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
-    surface = TorchCalls(simulation)
+    torch_calls = TorchCalls(simulation)
     CURRENT.index = 0
-    with replaced(_patches(surface)), kernels.autocasting(simulation), surface, Dispatch(simulation):
-        yield surface
+    with replaced(_patches(torch_calls)), kernels.autocasting(simulation), torch_calls, Dispatch(simulation):
+        yield torch_calls

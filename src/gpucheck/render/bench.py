@@ -69,7 +69,7 @@ def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measure
     return notes_column(keep, lambda row: note_cell(row.flags, word if row.method.cache == unusual_cache else ()))
 
 
-def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
+def note_cell(flags: Sequence[str], more: Sequence[str] = ()) -> Cell:
     """Return a cell such as `! noisy, few samples; latency`. Flags that make the figure doubtful are first."""
     doubts = judging.doubts_of(flags)
     rest = [
@@ -78,7 +78,7 @@ def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
         *(flag for flag in flags if flag not in FLAGS),
     ]
     texts = [f"! {', '.join(FLAGS[flag][0] for flag in doubts)}"] if doubts else []
-    return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
+    return Cell("; ".join([*texts, *dict.fromkeys((*more, *rest))]), "yellow" if doubts else "")
 
 
 def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
@@ -222,8 +222,8 @@ def rests_on(report: Report) -> str:
     if widest is not None:
         parts[0] += f", spread up to {units.percent(widest) if widest < 10 else ratio_text(widest)}"
     checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
-    beside = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
-    parts += ["all results verified"] if checks == {"pass"} and not beside & {"fail", "inconclusive"} else []
+    wrong = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
+    parts += ["all results verified"] if checks == {"pass"} and not wrong & {"fail", "inconclusive"} else []
     on = {row.device.id for row in report.measurements}
     late = [row for row in report.findings if row.verdict == "skip" and row.id.endswith(".time") and row.device in on]
     return "; ".join([*parts, *dict.fromkeys(f"{row.title}: {row.message}" for row in late)])
@@ -235,9 +235,9 @@ def pages_of(
     answer: Callable[[DeviceRef, Sequence[text.Row]], Answer | None],
     blocks: Callable[[DeviceRef, Sequence[text.Row]], Sequence[Block]],
     flagged: Iterable[Measurement | OverlapResult] | None = None,
-    beside: Sequence[Block] = (),
+    below: Sequence[Block] = (),
 ) -> Page:
-    """Return a benchmark's page with each device's answer and blocks, and `beside` below them. `-v` explains the flags
+    """Return a benchmark's page with each device's answer and blocks, and `below` under them. `-v` explains the flags
     of the `flagged` rows, which are all measurements if none are given."""
     known = list(devices)
     laid_out: list[Block] = []
@@ -248,7 +248,7 @@ def pages_of(
         laid_out += shown
     answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
     details = flag_lines(report.measurements if flagged is None else flagged)
-    return bench_page(report, answers, [*laid_out, *beside], details)
+    return bench_page(report, answers, [*laid_out, *below], details)
 
 
 def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[TextLine]:

@@ -63,14 +63,14 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
     unclear = len(by["cannot tell"])
     if unclear == len(rows):
         return text.answer("inconclusive", f"inconclusive: {text.counted(unclear, 'row')}; none shown to be slower")
-    beside = f"; {unclear} inconclusive" if unclear and not slower else ""
+    doubtful = f"; {unclear} inconclusive" if unclear and not slower else ""
     if not slower and not by["faster"]:
-        return text.answer(verdict, f"no change in {text.counted(len(by['same']), 'row')}{beside}")
+        return text.answer(verdict, f"no change in {text.counted(len(by['same']), 'row')}{doubtful}")
     changed, word = (slower, "slower") if slower else (by["faster"], "faster")
     most = max(changed, key=_distance)
     interval = f" ({bounds})" if (bounds := _interval(most)) else ""
     figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{interval}"
-    return text.answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{beside}")
+    return text.answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{doubtful}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:

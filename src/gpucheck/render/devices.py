@@ -79,8 +79,8 @@ def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
         asleep = f"{text.counted(len(sleepers), 'GPU')} asleep, not woken: {', '.join(sleepers)}"
         return text.answer("pass", asleep) if sleepers else None, None
     if (unusable := report.finding("devices.hidden") or report.finding("devices.torch_build")) is not None:
-        beside = ", ".join([text.counted(len(cards), "GPU"), "no fault", *_unseen(report, cards)])
-        return text.answer("warn", f"{unusable.title}: {unusable.message} ({beside})"), unusable
+        rest = ", ".join([text.counted(len(cards), "GPU"), "no fault", *_unseen(report, cards)])
+        return text.answer("warn", f"{unusable.title}: {unusable.message} ({rest})"), unusable
     alone = len(cards) == 1
     named = f"{called(cards[0])} ({text.short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [activity(card) for card in cards]

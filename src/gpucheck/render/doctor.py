@@ -59,9 +59,9 @@ def page(report: Report) -> Page:
     return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=gravity)
 
 
-def _whole(whole: Finding, beside: Counter[Verdict]) -> TextLine:
+def _whole(whole: Finding, others: Counter[Verdict]) -> TextLine:
     """Return the line about the machine; its verdict is the worst of the other findings that need action."""
-    counts = {verdict: text.counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
+    counts = {verdict: text.counted(others[verdict], word) for verdict, word in COUNTED.items() if others[verdict]}
     if whole.verdict == "inconclusive":
         return text.answer("inconclusive", whole.title)
     if not counts:

@@ -123,16 +123,14 @@ def _time(result: RunResult) -> Iterator[Block]:
     yield text.table([Column(name) for name in names], [[*parts, busy]])
 
 
-def _by_line(
-    rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *beside: tuple[Column, list[str]]
-) -> Block:
+def _by_line(rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *more: tuple[Column, list[str]]) -> Block:
     return text.by_column(
         [
             (Column("line", "left"), places),
             (Column("what", "left", keep=8), [NAMES.get(line.kind, line.kind) for line in rows]),
             (Column("times", keep=6), [str(line.count) for line in rows]),
             (Column("bytes", keep=5), [units.capacity(line.bytes) if line.bytes else UNKNOWN for line in rows]),
-            *beside,
+            *more,
             (Column("source", "left", keep=1, cropped=1), [line.source or UNKNOWN for line in rows]),
         ]
     )

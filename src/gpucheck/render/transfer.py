@@ -36,10 +36,10 @@ def page(report: Report) -> Page:
         return [*sizes, *_idioms(written)] if written else sizes[:1]
 
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
-    beside: list[Block] = []
+    below: list[Block] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
-        beside += [*([TextLine()] if (alone or beside) and shared else []), *shared]
-    return bench.pages_of(report, bench.by_device(alone), answer, blocks, beside=beside)
+        below += [*([TextLine()] if (alone or below) and shared else []), *shared]
+    return bench.pages_of(report, bench.by_device(alone), answer, blocks, below=below)
 
 
 def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:

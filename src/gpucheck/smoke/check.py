@@ -44,8 +44,8 @@ def without_own_memory(accel: Accel) -> str | None:
     """Return the reason for a skip, or None if the device's memory can run out without harm to the system."""
     if accel.is_cpu:
         return None
-    around = host.read()
-    if around.wsl or around.system == "Windows":
+    machine = host.read()
+    if machine.wsl or machine.system == "Windows":
         return "dangerous on Windows and WSL: the driver spills into host memory and can crash Windows"
     if accel.integrated or accel.kind == "mps":
         return "dangerous on unified memory: device and system share it"

@@ -100,8 +100,8 @@ CHILD_TIMEOUT_S = 90.0 + 30.0
 
 def _apart(accel: Accel, check: str) -> Passed:
     """Run a check of this module in a child. Raises the check's error, and WrongResult for a child without a result."""
-    heard = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
-    answer = heard.merged
+    output = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
+    answer = output.merged
     if "passed" in answer:
         return Passed(**answer["passed"])
     if "wrong" in answer:
@@ -110,7 +110,7 @@ def _apart(accel: Accel, check: str) -> Passed:
         raise Unavailable("another process cannot open the device (compute mode EXCLUSIVE_PROCESS)")
     if "error" in answer:
         raise RuntimeError(answer["error"])
-    raise WrongResult(heard.ending.in_words, stderr=heard.ending.stderr[-2000:])
+    raise WrongResult(output.ending.in_words, stderr=output.ending.stderr[-2000:])
 
 
 def main() -> int:

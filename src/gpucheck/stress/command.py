@@ -46,12 +46,12 @@ class Environment:
     silent_s: float = watchdog.SILENT_S
 
 
-def command(options: StressOptions, emit: Emit, world: Environment | None = None) -> None:
+def command(options: StressOptions, emit: Emit, environment: Environment | None = None) -> None:
     """Put the devices under load and emit each device's result, also on a signal. Raises UsageError and CannotLook for
     a device that is not there."""
-    world = world or Environment()
+    environment = environment or Environment()
     division = plan(options.duration_s, tuple(options.selected))
-    facts = world.read()
+    facts = environment.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     if chosen.notice:
@@ -63,15 +63,15 @@ def command(options: StressOptions, emit: Emit, world: Environment | None = None
         ref = DeviceRef(name, device.uuid, device.name)
         devices.append(StressDevice(name, ref, device.name or "", power_limit_w=device.power_limit_w))
     has_gpu = any(name != "cpu" for name in chosen.ids)
-    log = world.log()[0] if has_gpu else None
+    log = environment.log()[0] if has_gpu else None
     emit(Planned((COMMAND,), chosen.ids))
     for name in chosen.ids:
         emit(Began(COMMAND, name))
-    whole = _StressRun(options, division, devices, world, emit)
+    whole = _StressRun(options, division, devices, environment, emit)
     try:
         whole.run()
         if has_gpu:
-            whole.count(facts, world.read(), xids_since(log, world.log()[0]))
+            whole.count(facts, environment.read(), xids_since(log, environment.log()[0]))
     finally:
         for runner in whole.at_work():
             runner.end("signal")
@@ -90,7 +90,7 @@ class _Runner:
     """A device's child: its result so far, and whether the child is ready or has ended."""
 
     answer: StressDevice
-    talk: ChildSession | None = None
+    session: ChildSession | None = None
     heard_s: float = 0.0
     limit_s: float = 0.0
     is_ready: bool = False
@@ -105,8 +105,8 @@ class _Runner:
         """End the child. Nothing more is read from it."""
         self.answer = replace(self.answer, ended=why)
         self.is_over = True
-        if self.talk is not None:
-            self.talk.stop()
+        if self.session is not None:
+            self.session.stop()
 
 
 class _StressRun:
@@ -115,10 +115,10 @@ class _StressRun:
         options: StressOptions,
         division: StressPlan,
         devices: Sequence[StressDevice],
-        world: Environment,
+        environment: Environment,
         emit: Emit,
     ) -> None:
-        self.options, self.plan, self.world, self.emit = options, division, world, emit
+        self.options, self.plan, self.environment, self.emit = options, division, environment, emit
         self.runners = [_Runner(device) for device in devices]
         self._began_s: float | None = None
         self._shown_turn = -1
@@ -131,10 +131,10 @@ class _StressRun:
         self._listen(until=lambda runner: runner.is_ready)
         self._began_s = time.monotonic()
         for runner in self.at_work():
-            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.silent_s, self.plan.kinds[0]
-            assert runner.talk is not None
+            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.environment.silent_s, self.plan.kinds[0]
+            assert runner.session is not None
             with self._catching(runner):
-                runner.talk.send({"go": True})
+                runner.session.send({"go": True})
         self._listen(until=lambda runner: False)
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
@@ -166,13 +166,13 @@ class _StressRun:
         return [runner for runner in self.runners if not runner.is_over]
 
     def _start(self, runner: _Runner) -> None:
-        runner.heard_s, runner.limit_s = time.monotonic(), self.world.opening_s
+        runner.heard_s, runner.limit_s = time.monotonic(), self.environment.opening_s
         ref, options = runner.answer.device, self.options
         setup = {"device": runner.name, "name": ref.name, "uuid": ref.uuid, **asdict(self.plan)}
         setup |= {"dtype": options.dtype, "fill": options.fill, "seed": options.seed}
         with self._catching(runner):
-            runner.talk = ChildSession(lambda: self.world.start(runner.name))
-            runner.talk.send(setup)
+            runner.session = ChildSession(lambda: self.environment.start(runner.name))
+            runner.session.send(setup)
 
     def _listen(self, until: Callable[[_Runner], bool]) -> None:
         """Read lines of all children in turn, until each child has ended or `until` returns True for it."""
@@ -184,9 +184,9 @@ class _StressRun:
 
     def _hear(self, runner: _Runner) -> bool:
         """Read a line of a child; return False if there is none."""
-        assert runner.talk is not None
+        assert runner.session is not None
         with self._catching(runner):
-            line = runner.talk.receive(0.0)
+            line = runner.session.receive(0.0)
             if line is None:
                 self._silent(runner)
                 return False
@@ -215,7 +215,7 @@ class _StressRun:
         runner.end("fault")
 
     def _silent(self, runner: _Runner) -> None:
-        now, silent_s = time.monotonic(), self.world.silent_s
+        now, silent_s = time.monotonic(), self.environment.silent_s
         quiet_s = now - runner.heard_s
         # A child that still sends lines long after the end of its plan has failed too.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
@@ -225,7 +225,7 @@ class _StressRun:
 
     def _take(self, runner: _Runner, line: Message) -> None:
         """Record the content of a child's line."""
-        usual_s = self.world.opening_s if self._began_s is None else self.world.silent_s
+        usual_s = self.environment.opening_s if self._began_s is None else self.environment.silent_s
         runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, line.get("busy", 0.0))
         runner.is_ready = runner.is_ready or "ready" in line
         answer = replace(runner.answer, **line.get("ready", {}), **line.get("totals", {}))

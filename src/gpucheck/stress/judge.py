@@ -126,7 +126,7 @@ def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def odd(devices: Sequence[StressDevice]) -> list[Disagreement]:
+def disagreements(devices: Sequence[StressDevice]) -> list[Disagreement]:
     differing = []
     for group in siblings(devices):
         for result in dict.fromkeys(name for device in group for name in device.checksums):
@@ -142,7 +142,7 @@ def odd(devices: Sequence[StressDevice]) -> list[Disagreement]:
 
 def wrong(result: StressResult) -> list[Finding]:
     """Return a finding for each device with wrong results and each set that disagrees; else one for correct results."""
-    differing = odd(result.devices)
+    differing = disagreements(result.devices)
     findings = []
     for device in result.devices:
         own = [each for each in differing if device in each.minority]

@@ -111,11 +111,11 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     atexit.register(_end)
 
 
-def _enter_in_main(surface: simulated_cuda.TorchCalls) -> None:
+def _enter_in_main(torch_calls: simulated_cuda.TorchCalls) -> None:
     """Enter the modes in the main thread, which is already running, before its next line."""
 
     def enter(_: Any) -> int:
-        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.simulation)):
+        for mode in (kernels.autocast_here(), torch_calls, engine.Dispatch(torch_calls.simulation)):
             _kept.append(mode)
             mode.__enter__()
         return 0
