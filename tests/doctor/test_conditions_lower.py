@@ -29,9 +29,9 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Signs
+from gpucheck.health.nvidia import unlisted
 from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import DeviceNode, KernelRun, Library
 from gpucheck.report.facts import Mig, Process

@@ -29,9 +29,9 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.cards import checks
-from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch, ladder
+from gpucheck.doctor import conditions_gpus, conditions_kernel, conditions_torch, ladder
 from gpucheck.doctor.condition import Condition, Evidence, Signs
+from gpucheck.health import checks
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
     Ecc,
@@ -47,7 +47,7 @@ TABLES = (
     conditions_torch.PACKAGES,
     conditions_torch.ARCHITECTURE,
     conditions_kernel.ENVIRONMENT,
-    conditions_cards.CARDS,
+    conditions_gpus.GPUS,
     conditions_kernel.LOG,
 )
 CONDITIONS: dict[str, Condition] = {row.id: row for table in TABLES for row in table if row.judge is not None}
@@ -323,7 +323,7 @@ def test_it_is_seen_where_it_holds(condition: str, evidence: Evidence, words: st
 
 
 def test_every_condition_has_a_case() -> None:
-    """Checks of a GPU are told as they are: the tests of `cards` have their cases."""
+    """Checks of a GPU are told as they are: the tests of `health` have their cases."""
     assert {case[0] for case in CASES} >= set(CONDITIONS) - {"devices.persistence", *dict(checks.CHECKS)}
 
 

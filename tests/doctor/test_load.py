@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, GIB, HEALTHY, busy, card, seen_by, with_cards, with_torch, without_gpu
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
-from gpucheck.doctor import command, conditions_cards
+from gpucheck.doctor import command, conditions_gpus
 from gpucheck.doctor.condition import Evidence, Signs
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
@@ -29,7 +29,7 @@ from gpucheck.report.results.short import GpuUnderLoad, LoadOutcome, LoadResult
 __all__ = ["root"]
 Fake = Callable[..., Path]
 
-CONDITIONS = {row.id: row for row in conditions_cards.LOAD}
+CONDITIONS = {row.id: row for row in conditions_gpus.LOAD}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
 NOT_SUPPORTED = "not supported by this device or driver"
 

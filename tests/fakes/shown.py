@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from unittest import mock
 
 from gpucheck.render import terminal
-from gpucheck.render.text import Block
+from gpucheck.render.text import PageBlock
 
 
-def shown(blocks: Sequence[Block], columns: int | None = None) -> list[str]:
+def shown(blocks: Sequence[PageBlock], columns: int | None = None) -> list[str]:
     """The lines of these blocks on a screen of so many columns, without colours."""
     stream = io.StringIO()
     with mock.patch.dict(os.environ):

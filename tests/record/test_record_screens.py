@@ -21,7 +21,7 @@ from recorded import hold
 from shown import shown
 
 from gpucheck.render import devices, terminal, text
-from gpucheck.render.text import Block
+from gpucheck.render.text import PageBlock
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 from gpucheck.report.results import Results
@@ -86,7 +86,7 @@ def widths(scene: str) -> tuple[int | None, ...]:
     return (120,) * (scene in AT_120) + (80,) * (scene in (*AT_80, *AT_80_AND_40)) + (40,) * (scene in AT_80_AND_40)
 
 
-def lines(blocks: Sequence[Block], columns: int | None, mark: str) -> list[str]:
+def lines(blocks: Sequence[PageBlock], columns: int | None, mark: str) -> list[str]:
     return [f"{mark}| {line}".rstrip() for line in shown(blocks, columns)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.text import Block, Cell, Column, Page, TextLine, answer, head, markdown, table, verdict_cell
+from gpucheck.render.text import Cell, Column, Page, PageBlock, TextLine, answer, head, markdown, table, verdict_cell
 from gpucheck.report.finding import Finding, Verdict
 
 TABLE = table(
@@ -16,7 +16,9 @@ TABLE = table(
 )
 
 
-def shown(*blocks: Block, width: str | None = None, encoding: str = "utf-8", monkeypatch: pytest.MonkeyPatch) -> str:
+def shown(
+    *blocks: PageBlock, width: str | None = None, encoding: str = "utf-8", monkeypatch: pytest.MonkeyPatch
+) -> str:
     monkeypatch.delenv("COLUMNS", raising=False)
     if width is not None:
         monkeypatch.setenv("COLUMNS", width)

@@ -13,7 +13,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpucheck import errors
-from gpucheck.cards.card import (
+from gpucheck.devices.options import DevicesOptions, StatusOptions
+from gpucheck.health.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable, of_machine
+from gpucheck.health.nvidia import (
     KEPT_OUT,
     WSL_NODE,
     cards,
@@ -23,8 +25,6 @@ from gpucheck.cards.card import (
     is_driver_loaded,
     is_nvidia_here,
 )
-from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable, of_machine
-from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.choose import MASK, read_mask

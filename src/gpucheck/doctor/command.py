@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import units
-from gpucheck.cards.card import is_divided
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.ladder import CONDITIONS, select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
+from gpucheck.health.nvidia import is_divided
 from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.driver_reads import ANSWER_S

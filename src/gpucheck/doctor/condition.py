@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from gpucheck import units
-from gpucheck.cards import card, checks
+from gpucheck.health import checks, nvidia
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import PciDevice
 from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
@@ -60,9 +60,9 @@ class Evidence:
             driver=driver,
             build=facts.torch or TorchBuild(),
             probe=self.torch or TorchProbe(),
-            cards=tuple(card.cards(facts)),
+            cards=tuple(nvidia.cards(facts)),
             gpus=tuple(device for device in stack.devices or () if device.is_gpu),
-            is_nvidia_here=card.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
+            is_nvidia_here=nvidia.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
             libcuda_version=version_of(driver.libcuda_path),
             loadable={library.name: library for library in reversed((*stack.path_libraries, *stack.libraries))},
             findings={id: [finding for finding in found if finding.id == id] for id in {row.id for row in found}},

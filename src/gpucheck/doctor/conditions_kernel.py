@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from gpucheck import units, xid
-from gpucheck.cards import at_rest, card
-from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on
+from gpucheck.health import hardware, nvidia
+from gpucheck.health.nvidia import WHY_NOT_SHOWN
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import RELIABLE_CUINIT
@@ -90,7 +90,7 @@ def _logged(pattern: str) -> JudgeCondition:
 def _fallen(evidence: Evidence) -> Signs | None:
     """Report a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
     lines = evidence.logged(FALLEN)
-    gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
+    gone = [] if evidence.in_container else nvidia.addresses_not_listed(evidence.facts)
     lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
     if not lines or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -287,12 +287,12 @@ LOG: tuple[Condition, ...] = (
         judge=found("log.sxid"),
     ),
     Condition(
-        id=at_rest.NVLINK,
+        id=hardware.NVLINK,
         title="NVLink setup failed",
         meaning="Links were not found: copies between GPUs fall back to PCI Express or hang.",
         settle="`nvidia-smi nvlink --status` lists the links; the failure is past if the driver was reloaded since",
         fix=xid.REBOOT,
-        judge=found(at_rest.NVLINK),
+        judge=found(hardware.NVLINK),
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
     ),
     Condition(

@@ -7,10 +7,10 @@ import os
 import re
 from dataclasses import replace
 
-from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on
 from gpucheck.doctor.conditions_kernel import absent
+from gpucheck.health.nvidia import KEPT_OUT, WSL_NODE
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
 from gpucheck.machine.stack import ONE_VERSION, DeviceNode, Library, are_mixed_packages, is_compat, is_stub, version_of
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.cards import at_rest
-from gpucheck.cards.checks import IN_PROGRESS, WAIT, fabric_state
 from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, answered, on
 from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
+from gpucheck.health import hardware
+from gpucheck.health.checks import IN_PROGRESS, WAIT, fabric_state
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.kernel_driver import FALLEN
 from gpucheck.messages import FIX
@@ -101,7 +101,7 @@ def _other(evidence: Evidence) -> Signs | None:
     if explained.get(driver.nvml_code, driver.nvml_code in EXPLAINED):
         return None
     # The title and the fix are those of a GPU with this state.
-    title, _, fix = at_rest.DEAD["no interrupts"] if driver.nvml_code == 11 else (None, "", None)
+    title, _, fix = hardware.DEAD["no interrupts"] if driver.nvml_code == 11 else (None, "", None)
     return replace(_said(evidence), title=title and f"GPU {title}", fix=fix)
 
 

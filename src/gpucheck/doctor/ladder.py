@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import naming
 from gpucheck.doctor import (
-    conditions_cards,
+    conditions_gpus,
     conditions_kernel,
     conditions_nodes,
     conditions_nvml,
@@ -193,9 +193,9 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_torch.PACKAGES,
     *conditions_torch.ARCHITECTURE,
     *conditions_kernel.ENVIRONMENT,
-    *conditions_cards.CARDS,
-    *conditions_cards.PEERS,
-    *conditions_cards.LOAD,
+    *conditions_gpus.GPUS,
+    *conditions_gpus.PEERS,
+    *conditions_gpus.LOAD,
     *conditions_kernel.LOG,
 )
 

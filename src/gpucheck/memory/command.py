@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.cards import at_rest, checks
 from gpucheck.errors import CannotLook, GpucheckError
+from gpucheck.health import checks, hardware
 from gpucheck.machine import choose, device_lifetime, faults, host, inventory, watchdog
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
@@ -152,7 +152,7 @@ def judge_holders(card: Device | None, index: int | None, facts: Facts, emit: Em
     """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device. `index`
     is the GPU's position in `facts.devices`."""
     if card is not None:
-        finding = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
+        finding = checks.finding_of("devices.unclaimed_memory", hardware.unclaimed, card, facts)
         if finding is not None:
             emit(Judged(finding))
     reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
@@ -76,7 +76,7 @@ def _in_use(result: FoundBatchSize) -> list[TextLine]:
     return lines
 
 
-def _details(result: FoundBatchSize) -> list[Block]:
+def _details(result: FoundBatchSize) -> list[PageBlock]:
     lines = [TextLine(f"peak {taken}")] if (taken := _of_budget(result)) else []
     if result.limiting_factor is not None:
         failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
@@ -103,7 +103,7 @@ def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
     return f"{result.target}, {'training' if result.mode == 'train' else 'inference'}"
 
 
-def _trials(result: FoundBatchSize) -> Block:
+def _trials(result: FoundBatchSize) -> PageBlock:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in result.trials))
     # The size in a search along an axis is a length, and the rate counts that length.
     size, rate = (result.axis.name, f"{result.axis.name}/s") if result.axis else ("batch", "samples/s")
@@ -207,7 +207,7 @@ def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
     return Page(None, [_estimate_memory(result)], details, report.findings, cause, then, under)
 
 
-def _estimate_memory(result: EstimatedBatchSize) -> Block:
+def _estimate_memory(result: EstimatedBatchSize) -> PageBlock:
     scale, unit = _scale(result.memory_bytes)
     held = (
         ("weights", result.parameter_bytes),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -122,7 +122,9 @@ class Answer:
     place: str = ""
 
 
-def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
+def bench_page(
+    report: Report, answers: Sequence[Answer], body: Sequence[PageBlock], details: Sequence[PageBlock] = ()
+) -> Page:
     """Return a benchmark's page. The first line is the worst device's answer, or a failure without a threshold, or a
     finding on a device without a figure. The answers of other devices are above the tables, the samples below."""
     measured_on = {answer.device.id for answer in answers}
@@ -233,14 +235,14 @@ def pages_of(
     report: Report,
     devices: Iterable[tuple[DeviceRef, Sequence[text.Row]]],
     answer: Callable[[DeviceRef, Sequence[text.Row]], Answer | None],
-    blocks: Callable[[DeviceRef, Sequence[text.Row]], Sequence[Block]],
+    blocks: Callable[[DeviceRef, Sequence[text.Row]], Sequence[PageBlock]],
     flagged: Iterable[Measurement | OverlapResult] | None = None,
-    below: Sequence[Block] = (),
+    below: Sequence[PageBlock] = (),
 ) -> Page:
     """Return a benchmark's page with each device's answer and blocks, and `below` under them. `-v` explains the flags
     of the `flagged` rows, which are all measurements if none are given."""
     known = list(devices)
-    laid_out: list[Block] = []
+    laid_out: list[PageBlock] = []
     for device, rows in known:
         shown = blocks(device, rows)
         if shown and len(known) > 1:  # the first line names a single device
@@ -336,7 +338,7 @@ def all_page(report: Report) -> Page:
     timed = {(row.name.partition(".")[0], row.device.id) for row in report.measurements}
     untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]
     untimed = [(benchmark, device) for benchmark, device in untimed if any(benchmark == name for name, _ in timed)]
-    laid_out: list[Block] = [_all_table(answered, untimed, several=len(devices) > 1 or bool(untimed))]
+    laid_out: list[PageBlock] = [_all_table(answered, untimed, several=len(devices) > 1 or bool(untimed))]
     laid_out += [TextLine(), TextLine(rest, "dim")] if (rest := rests_on(report)) else []
     findings = [
         named(_of_benchmark(finding), several=len(devices) > 1)
@@ -374,7 +376,7 @@ def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
     return ", ".join(parts)
 
 
-def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> Block:
+def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> PageBlock:
     """Return the table. `untimed` are pairs of a benchmark and a device on which it timed nothing."""
     rows: list[list[str | Cell]] = []
     for benchmark in answer.benchmarks:

@@ -9,7 +9,7 @@ from gpucheck.compare.comparison import not_comparable, row_label, row_text, spe
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render import text
 from gpucheck.render.bench import FLAGS, rate_text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Page, TextLine
+from gpucheck.render.text import UNKNOWN, Cell, Column, Page, PageBlock, TextLine
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -97,7 +97,7 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
     return f"{compared.new_command or rows[0].name} on {devices}, {runs}{limit}"
 
 
-def comparison(report: Report) -> list[Block]:
+def comparison(report: Report) -> list[PageBlock]:
     """Return a line for each row of `results.compare`, changed rows first; nothing if nothing was compared."""
     compared = report.results.get("compare")
     if compared is None or not compared.rows:

@@ -11,7 +11,7 @@ from gpucheck.bench import judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import bench, text
 from gpucheck.render.bench import Answer
-from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult, OverlapResult, SearchedShape, SearchResult
@@ -27,7 +27,7 @@ def matmul_page(report: Report) -> Page:
     def peaks(device: DeviceRef) -> Mapping[str, Any]:
         return bench.evidence(report, "matmul.share_of_peak", "peaks", device.id) or {}
 
-    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
+    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[PageBlock]:
         products = [row for row in rows if row.name == "matmul"]
         rates = [_products(products, peaks(device))] if products else []
         return [*rates, *_search([entry for entry in searched if entry.device == device.id])]
@@ -55,7 +55,7 @@ def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mappin
     return Answer(device, f"{dtype} reaches {sentence}{bench.doubt(best)}")
 
 
-def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
+def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> PageBlock:
     from gpucheck.bench.matmul import judge
 
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
@@ -95,7 +95,7 @@ def _share_of_dense_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
     return units.percent(row.rate.median / peak["flop_per_s"])
 
 
-def _search(entries: Sequence[SearchResult]) -> list[Block]:
+def _search(entries: Sequence[SearchResult]) -> list[PageBlock]:
     known = [entry for entry in entries if entry.best is not None]
     if not known:
         return []
@@ -243,7 +243,7 @@ def collective_page(report: Report) -> Page:
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: its finding stands below.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
-    body: list[Block] = [
+    body: list[PageBlock] = [
         table_of(rows, _COLLECTIVE_COLUMNS),
         *([TextLine()] if left else []),
         *(TextLine(f"{finding.title} ({finding.message})") for finding in left),

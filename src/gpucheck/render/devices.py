@@ -10,13 +10,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from gpucheck import units
-from gpucheck.cards.at_work import activity
+from gpucheck.health.live import activity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render import text
 from gpucheck.render.doctor import gravity, ladder, versions_line
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, table_of
+from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, table_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
@@ -49,7 +49,7 @@ def page(report: Report) -> Page:
     return Page(line, _body(report), findings=findings, cause=cause, then=then)
 
 
-def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
+def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[PageBlock]:
     """Return one reading of a watch: when it was taken, then the page."""
     now, following = map(_clock_time, (read, read + datetime.timedelta(seconds=interval_s)))
     return [TextLine(f"{now}, next {following} (every {interval_s:g} s)", "dim"), *text.blocks(report)]
@@ -59,9 +59,9 @@ def _clock_time(moment: datetime.datetime) -> str:
     return moment.astimezone().strftime("%H:%M:%S")
 
 
-def _body(report: Report) -> list[Block]:
+def _body(report: Report) -> list[PageBlock]:
     facts = report.facts
-    body: list[Block] = [devices_table(facts.devices, report.findings), TextLine()] if facts.devices else []
+    body: list[PageBlock] = [devices_table(facts.devices, report.findings), TextLine()] if facts.devices else []
     body += [_processes(facts), TextLine()] if any(device.processes for device in facts.devices) else []
     # Settings that hide GPUs are shown once for all GPUs.
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
@@ -226,7 +226,7 @@ def is_about(finding: Finding, device: Device) -> bool:
     return device.nvml_index is not None and bool(index == device.nvml_index)
 
 
-def _processes(facts: Facts) -> Block:
+def _processes(facts: Facts) -> PageBlock:
     """Return a line for each process on each device, with its kind if one of them does more than compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
     alike = {process.kind for _, process in rows} == {"compute"}
@@ -268,7 +268,7 @@ def status_page(report: Report) -> Page:
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
     line, cause, under = _status_answer(result, findings, report.facts)
-    body: list[Block] = [devices_table(gpus, report.findings), TextLine()] if gpus else []
+    body: list[PageBlock] = [devices_table(gpus, report.findings), TextLine()] if gpus else []
     body += versions_line(report.facts)
     for entry in whose:
         body += [TextLine(text.sentence(entry)), *([text.advice_line(entry.fix)] if entry.fix else [])]

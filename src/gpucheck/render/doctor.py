@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucheck import units
-from gpucheck.cards import at_rest
-from gpucheck.cards.checks import CHECKS
+from gpucheck.health import hardware
+from gpucheck.health.checks import CHECKS
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Column, Page, TextLine
+from gpucheck.render.text import UNKNOWN, Column, Page, PageBlock, TextLine
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import NEEDS_ACTION, Finding, Verdict
 from gpucheck.report.report import Report, in_short
@@ -69,7 +69,7 @@ def _whole(whole: Finding, others: Counter[Verdict]) -> TextLine:
     return text.answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
 
 
-def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[Block]:
+def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[PageBlock]:
     """Return the stages of this machine, without the `title` that the first line already has."""
     rows = [
         (stage.rung, text.verdict_cell(*_STATES[stage.state]), "" if stage.shown_by == title else stage.shown_by)
@@ -124,7 +124,7 @@ def smoke_page(report: Report) -> Page:
     return Page(line, versions_line(report.facts), every, asking)
 
 
-def _checks(findings: Sequence[Finding]) -> Block:
+def _checks(findings: Sequence[Finding]) -> PageBlock:
     rows = []
     for finding in findings:
         elapsed_s, detail = finding.evidence.get("elapsed_s"), " ".join(finding.message.split())
@@ -136,7 +136,7 @@ def _checks(findings: Sequence[Finding]) -> Block:
 # Checks outside the table, of GPUs that the driver does not list and of the log, come first.
 _ORDER = {
     **{check: place for place, (check, _) in enumerate(CHECKS)},
-    **dict.fromkeys(("devices.unlisted", at_rest.SXIDS, at_rest.NVLINK), 0),
+    **dict.fromkeys(("devices.unlisted", hardware.SXIDS, hardware.NVLINK), 0),
 }
 
 
@@ -153,7 +153,7 @@ def gravity(finding: Finding) -> int:
     return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
 
 
-def versions_line(facts: Facts) -> list[Block]:
+def versions_line(facts: Facts) -> list[PageBlock]:
     """Return the versions; empty for a command that was cut off before they were read."""
     return [TextLine(versions(facts), "dim")] if facts.python is not None else []
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpucheck.render import text
-from gpucheck.render.text import Block, Column, Page, TextLine
+from gpucheck.render.text import Column, Page, PageBlock, TextLine
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import ExplainResult, IdPage, LintResult, TextMatch
@@ -29,7 +29,7 @@ def page(report: Report) -> Page:
 def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
     # A specific text (with its own numbers) needs no general meaning.
-    body: list[Block] = [] if first.specific or not first.meaning else [TextLine(first.meaning)]
+    body: list[PageBlock] = [] if first.specific or not first.meaning else [TextLine(first.meaning)]
     sure = (
         "a symptom: the text does not name its cause"
         if first.symptom
@@ -97,10 +97,10 @@ def _lint_verdict(placed: list[Finding], row: LintResult) -> TextLine | None:
     return text.answer(min(counts, key=WORST_FIRST.index), f"{', '.join(parts)}{where}")
 
 
-def _mistake(finding: Finding) -> list[Block]:
+def _mistake(finding: Finding) -> list[PageBlock]:
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
-    lines: list[Block] = [TextLine(f"{place} {finding.id} {finding.message}", text.SIGNS[finding.verdict][2])]
+    lines: list[PageBlock] = [TextLine(f"{place} {finding.id} {finding.message}", text.SIGNS[finding.verdict][2])]
     if source := evidence.get("source"):
         # A character that would move the cursor is shown as a blank.
         shown = "".join(letter if letter.isprintable() else " " for letter in source.strip())

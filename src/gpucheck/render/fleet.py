@@ -9,7 +9,7 @@ from gpucheck import units
 from gpucheck.render import text
 from gpucheck.render.bench import rate_text
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Page, TextLine, filled, table_of
+from gpucheck.render.text import UNKNOWN, Column, ColumnOf, Page, PageBlock, TextLine, filled, table_of
 from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
@@ -58,12 +58,12 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     first = report.finding("fleet.nodes", "fleet.suspect")
     headline = first or next(iter(report.findings), None)
     asking = [row for row in fleet.nodes if row.state != "good"]
-    body: list[Block] = [table_of(asking, _NODES), TextLine()] if asking else []
+    body: list[PageBlock] = [table_of(asking, _NODES), TextLine()] if asking else []
     body.append(TextLine(_counts(fleet)))
     # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [TextLine(), *text.said(warnings)] if warnings else []
-    groups: list[Block] = [TextLine(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
+    groups: list[PageBlock] = [TextLine(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     verdict = report.summary.verdict if first is None else first.verdict
     line = text.answer(verdict, headline.title) if headline is not None and headline.id != "fleet.suspect" else None
     return Page(line, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
@@ -95,7 +95,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
     named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in asking if finding is not cause]
-    body: list[Block] = [text.table(_PARTS, rows), TextLine(), TextLine(done)] if node.parts else []
+    body: list[PageBlock] = [text.table(_PARTS, rows), TextLine(), TextLine(done)] if node.parts else []
     return Page(answer, body, findings=named, cause=cause)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import gpucheck
 from gpucheck import units
 from gpucheck.render import devices, doctor, text
-from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Page, Table, TextLine
+from gpucheck.render.text import EIGHTHS, SIGNS, Column, Page, PageBlock, Table, TextLine
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import NEEDS_ACTION, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
@@ -166,7 +166,7 @@ def _section(report: Report, file: str) -> list[str]:
     return [*_blocks(block for part in quiet for block in part), f'<p class="dim">{_code(origin)}</p>', *more]
 
 
-def _blocks(blocks: Iterable[Block]) -> Iterable[str]:
+def _blocks(blocks: Iterable[PageBlock]) -> Iterable[str]:
     for block in blocks:
         if isinstance(block, Table):
             yield from _table(block)

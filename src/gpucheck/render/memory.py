@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.memory.steps import BOUND
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Page, TextLine
+from gpucheck.render.text import UNKNOWN, Cell, Column, Page, PageBlock, TextLine
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import FigureCheck, MemoryStep
@@ -36,7 +36,7 @@ def page(report: Report) -> Page:
         why = f"torch's memory figures not checked: {accounting.message}"
         return Page(text.answer("info", f"{what}; {why}"), lines, cause=accounting)
     steps = report.results.get("memory") or ()
-    body: list[Block] = []
+    body: list[PageBlock] = []
     if others is not None and others.evidence.get("others"):
         body += [text.signed(others.verdict, text.sentence(others)), TextLine()]
     # Nothing is shown on a device for which torch keeps no figures.
@@ -75,7 +75,7 @@ def _room(overall: Finding) -> str:
     return "" if free is None or total is None else f"{units.capacity(free)} of {units.capacity(total)} free"
 
 
-def _steps(steps: Sequence[MemoryStep]) -> Block:
+def _steps(steps: Sequence[MemoryStep]) -> PageBlock:
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [
         Column("step", "left"),

@@ -10,7 +10,7 @@ from operator import attrgetter
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
@@ -40,7 +40,7 @@ def page(report: Report) -> Page:
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     main = report.finding("run.memory.full") or (ended if by_itself else None) or time
     words = text.sentence(main) + (f" · {where}" if where else "")
-    body: list[Block] = list(_time(result))
+    body: list[PageBlock] = list(_time(result))
     job = next((finding for finding in report.findings if finding.id.startswith("run.ranks.")), None)
     if "ranks" in report.results and job is not None:
         if job.verdict == "inconclusive":
@@ -65,7 +65,7 @@ def page(report: Report) -> Page:
 def ranks_page(report: Report) -> Page:
     result, found = report.results["ranks"], report.findings
     main = next(finding for finding in found if finding.id.startswith("run.ranks."))
-    body: list[Block] = [*_periodic(found)]
+    body: list[PageBlock] = [*_periodic(found)]
     if any(row.late_s is not None or row.own_s is not None for row in result.ranks):
         body.append(_ranks(result))
     if result.arrival != "arrival":
@@ -74,7 +74,7 @@ def ranks_page(report: Report) -> Page:
     return Page(None, body, [TextLine(f"not seen: {what}") for what in result.not_seen], found, main)
 
 
-def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
+def _periodic(findings: Sequence[Finding]) -> Iterator[PageBlock]:
     return (
         text.signed(finding.verdict, text.sentence(finding))
         for finding in findings
@@ -82,7 +82,7 @@ def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
     )
 
 
-def _ranks(result: RanksResult) -> Block:
+def _ranks(result: RanksResult) -> PageBlock:
     rows = sorted(result.ranks, key=lambda row: -(row.late_s or row.own_s or 0.0))
     has_shares = any(row.last_share for row in rows)
     times = {
@@ -105,7 +105,7 @@ def _ranks(result: RanksResult) -> Block:
     return table_of(rows, columns)
 
 
-def _time(result: RunResult) -> Iterator[Block]:
+def _time(result: RunResult) -> Iterator[PageBlock]:
     shares, steps = result.shares, result.steps
     if shares is None:
         return
@@ -123,7 +123,9 @@ def _time(result: RunResult) -> Iterator[Block]:
     yield text.table([Column(name) for name in names], [[*parts, busy]])
 
 
-def _by_line(rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *more: tuple[Column, list[str]]) -> Block:
+def _by_line(
+    rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *more: tuple[Column, list[str]]
+) -> PageBlock:
     return text.by_column(
         [
             (Column("line", "left"), places),
@@ -142,7 +144,7 @@ def _pinned(line: RunLine) -> str:
     return "pinned" if not line.pageable else "pageable" if not line.pinned else "both"
 
 
-def _memory(result: RunResult) -> Iterator[Block]:
+def _memory(result: RunResult) -> Iterator[PageBlock]:
     for device in result.devices:
         peak = f"peak {units.capacity(device.peak_allocated_bytes)} of {units.capacity(device.total_bytes)}"
         where = f"in {device.peak_phase}" + (f", step {device.peak_step + 1}" if result.steps is not None else "")
@@ -153,7 +155,7 @@ def _memory(result: RunResult) -> Iterator[Block]:
         yield TextLine(f"host memory: peak {units.capacity(result.host_peak_bytes)}")
 
 
-def _traced(result: RunResult, folder: str) -> list[Block]:
+def _traced(result: RunResult, folder: str) -> list[PageBlock]:
     traced = result.traced
     if traced is None or not traced.lines:
         return []
@@ -180,7 +182,7 @@ def _dry_page(report: Report) -> Page:
     bad = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
     shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
-    body: list[Block] = [TextLine(text.sentence(finding)) for finding in remarks]
+    body: list[PageBlock] = [TextLine(text.sentence(finding)) for finding in remarks]
     if result.lines:
         places = [f"{line.file}:{line.line}" for line in result.lines]
         body += [*([TextLine()] if body else []), _by_line(result.lines, places)]
@@ -217,7 +219,7 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
         yield f"{text.counted(len(caught), noun)} {what}, caught by the program ({text.counted(times, 'time')})"
 
 
-def _dry_memory(memory: DryMemory) -> Iterator[Block]:
+def _dry_memory(memory: DryMemory) -> Iterator[PageBlock]:
     peak = memory.peak
     if not peak.allocated_bytes:
         yield TextLine("tensors on the device: none")
@@ -273,7 +275,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     return text.answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
-def _tree(rows: Sequence[ModuleRow]) -> Block:
+def _tree(rows: Sequence[ModuleRow]) -> PageBlock:
     return table_of(
         rows,
         [
@@ -297,11 +299,11 @@ def _name(row: ModuleRow) -> str:
     return f"{name} ×{row.repeats}" if row.repeats > 1 else name
 
 
-def _totals(result: ModelResult) -> list[Block]:
+def _totals(result: ModelResult) -> list[PageBlock]:
     sums = result.totals
     buffers = f", buffers {units.capacity(sums.buffer_bytes)}" if sums.buffer_bytes else ""
     weights = f"{_spaced(sums.parameters)} parameters: {units.capacity(sums.parameter_bytes)}{buffers}"
-    lines: list[Block] = [TextLine(weights)]
+    lines: list[PageBlock] = [TextLine(weights)]
     training = result.training
     if training is None:
         return lines

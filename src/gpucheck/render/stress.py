@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import NEEDS_ACTION, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
@@ -31,7 +31,7 @@ def page(report: Report) -> Page:
     columns = _columns(result, report.findings)
     # A narrow screen shows only each device's first kind of work and its state.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
-    body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
+    body: list[PageBlock] = [replace(table_of(result.devices, columns), narrow=narrow)]
     return Page(line, body, _details(result.devices), report.findings, worst, under=[_subject(result.devices)])
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gpucheck import naming
 from gpucheck.render import text
-from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Column, Table, TextLine
+from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Column, PageBlock, Table, TextLine
 from gpucheck.report.report import Report
 
 # Wide enough for any table. Output outside of a terminal gets every column, and nothing is wrapped.
@@ -41,7 +41,7 @@ def console(stream: IO[str]) -> Console:
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system="auto")
 
 
-def show(out: Console, blocks: Sequence[Block]) -> None:
+def show(out: Console, blocks: Sequence[PageBlock]) -> None:
     """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
     for renderable in _renderables(out, blocks):
         soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
@@ -54,7 +54,7 @@ def show(out: Console, blocks: Sequence[Block]) -> None:
             out.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
+def _renderables(out: Console, blocks: Sequence[PageBlock]) -> Iterator[RenderableType]:
     """Yield the blocks, shortened by `_first_view`, as rich renderables for the width of `out`."""
     for block in _first_view(out, blocks):
         if isinstance(block, TextLine):
@@ -69,11 +69,11 @@ MOST_ROWS, MOST_LINES = 16, 6
 _IN_BRIEF = re.compile(r"\S+ (((cpu|[a-z]+:\d+|NVML \d+): )?.+?)(: |$)", re.DOTALL)
 
 
-def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
+def _first_view(out: Console, blocks: Sequence[PageBlock]) -> Sequence[PageBlock]:
     """Return the blocks without the least important rows and the last findings; a line counts or names these."""
     if out.width >= NATURAL_WIDTH:
         return blocks
-    kept: list[Block] = []
+    kept: list[PageBlock] = []
     findings = [block for block in blocks if isinstance(block, TextLine) and block.may_go]
     cut = MOST_LINES
     while cut < len(findings) and findings[cut].text.startswith(ADVICE):
@@ -196,18 +196,18 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
 
 
 @contextlib.contextmanager
-def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
+def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[PageBlock]], None]]:
     """Give a function that shows blocks in place on a terminal, and one after another elsewhere."""
     from rich.live import Live  # only `devices --watch` refreshes a screen
 
     out = console(stream)
-    last: list[Block] = []
+    last: list[PageBlock] = []
 
-    def follow(blocks: Sequence[Block]) -> None:
+    def follow(blocks: Sequence[PageBlock]) -> None:
         show(out, [*blocks, TextLine()])
         out.file.flush()
 
-    def refresh(blocks: Sequence[Block]) -> None:
+    def refresh(blocks: Sequence[PageBlock]) -> None:
         last[:] = blocks
         live.update(Group(*_renderables(out, last)), refresh=True)
 

@@ -171,7 +171,7 @@ class TextLine:
     may_go: bool = False
 
 
-Block = Table | TextLine
+PageBlock = Table | TextLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +186,8 @@ class Page:
     """
 
     answer: TextLine | None = None
-    body: Sequence[Block] = ()
-    details: Sequence[Block] = ()
+    body: Sequence[PageBlock] = ()
+    details: Sequence[PageBlock] = ()
     findings: Sequence[Finding] = ()
     cause: Finding | None = None
     then: str | None = None
@@ -268,16 +268,16 @@ LAYOUTS = {
 }
 
 
-def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
+def blocks(report: Report, *, verbose: bool = False) -> list[PageBlock]:
     """Return the report's blocks. `verbose` adds those that need no action."""
-    laid_out: list[Block] = []
+    laid_out: list[PageBlock] = []
     for part in parts_of(report, verbose=verbose):
         laid_out += [TextLine(), *part] if laid_out and part else part
     is_whole = verbose or report.command in ("bench all", "explain", "lint")
     return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in laid_out]
 
 
-def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
+def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
     """Return the report's blocks in parts, the answer and the findings that need action first."""
     findings = tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     report = replace(report, findings=findings)
@@ -285,7 +285,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     # The same budget would end too soon again.
     late = "use a longer --time-budget" if report.incomplete == LATE else ""
     again = late or (typed(report.argv) if report.argv else "")
-    parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
+    parts: list[Sequence[PageBlock]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
         # A benchmark with --baseline shows its measurements first, then the changes.
         parts.append(resolve_name("gpucheck.render.compare:comparison")(report))
@@ -328,14 +328,14 @@ def without(argv: Sequence[str], option: str) -> list[str]:
     return kept
 
 
-def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
+def head(page: Page, *, incomplete: str = "", again: str = "") -> list[PageBlock]:
     """Return the answer, the findings that need action with their fixes, and how to repeat incomplete work."""
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
     asking = [finding for finding in ranked if finding.verdict in NEEDS_ACTION and finding is not page.cause]
     cause, first = page.cause, page.answer
     if cause is not None and first is None:
         first = answer(cause.verdict, sentence(cause))
-    laid_out: list[Block] = [*([first] if first else []), *page.under]
+    laid_out: list[PageBlock] = [*([first] if first else []), *page.under]
     if cause is not None and cause.fix:
         laid_out.append(advice_line(cause.fix))
     # Failures come first, and a short screen keeps them.
@@ -369,7 +369,7 @@ def markdown_page(report: Report) -> str:
 _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
-def markdown(title: str, blocks: Sequence[Block]) -> str:
+def markdown(title: str, blocks: Sequence[PageBlock]) -> str:
     parts = [f"# {_escaped(title)}"]
     for block in blocks:
         if isinstance(block, Table):

@@ -14,7 +14,7 @@ from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import bench, text
 from gpucheck.render.bench import Answer
-from gpucheck.render.text import Block, Cell, Column, ColumnOf, Page, TextLine, filled, numbers, table_of
+from gpucheck.render.text import Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import TransferResult
@@ -30,13 +30,13 @@ def page(report: Report) -> Page:
         copied = [row for row in rows if row.name == judge.NAME]
         return _answer(report, device, copied, results.get(device.id, TransferResult(device.id)))
 
-    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
+    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[PageBlock]:
         copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
         sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), TextLine()] if copied else []
         return [*sizes, *_idioms(written)] if written else sizes[:1]
 
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
-    below: list[Block] = []
+    below: list[PageBlock] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
         below += [*([TextLine()] if (alone or below) and shared else []), *shared]
     return bench.pages_of(report, bench.by_device(alone), answer, blocks, below=below)
@@ -66,7 +66,7 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
     return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
 
-def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
+def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> PageBlock:
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
@@ -99,7 +99,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     return replace(text.by_column(columns), narrow=text.by_column([*narrow.values()]))
 
 
-def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
+def _idioms(measurements: Sequence[Measurement]) -> list[PageBlock]:
     rows = [row for row in measurements if not str(row.case["idiom"]).startswith(("raw", "loader"))] or measurements
     ratios = {id(row): ratio for row, ratio in judge.times_raw(measurements)}
     columns: tuple[ColumnOf[Measurement], ...] = (
@@ -113,8 +113,8 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     return [TextLine(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
 
 
-def _both_ways(report: Report) -> list[Block]:
-    lines: list[Block] = []
+def _both_ways(report: Report) -> list[PageBlock]:
+    lines: list[PageBlock] = []
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
@@ -124,7 +124,7 @@ def _both_ways(report: Report) -> list[Block]:
     return lines
 
 
-def _peer(measurements: Sequence[Measurement]) -> list[Block]:
+def _peer(measurements: Sequence[Measurement]) -> list[PageBlock]:
     rows = [row for row in measurements if row.name == judge.PEER]
     if not rows:
         return []

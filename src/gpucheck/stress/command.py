@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from gpucheck import messages
-from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
+from gpucheck.health.hardware import is_not_read
+from gpucheck.health.nvidia import is_dead
 from gpucheck.machine import choose, faults, inventory, kernel_driver, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import ChildSession, Lost, Message

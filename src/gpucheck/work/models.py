@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gpucheck.work.spec import Input
 
 
-class TransformerBlock(nn.Module):
+class Block(nn.Module):
     """A pre-norm transformer block with causal self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -47,7 +47,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(torch.zeros(tokens, width))
-        self.blocks = nn.ModuleList([TransformerBlock(width, heads) for _ in range(layers)])
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cards.at_work import activity
 from gpucheck.devices.command import judge, selected
+from gpucheck.health.live import activity
 from gpucheck.messages import FIX
 from gpucheck.report.facts import (
     Changes,

@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units, xid
-from gpucheck.cards.card import NOT_READ, DeviceVerdict, address_of, addresses_not_listed, is_dead, is_nameless, pointer
+from gpucheck.health.nvidia import (
+    NOT_READ,
+    DeviceVerdict,
+    address_of,
+    addresses_not_listed,
+    is_dead,
+    is_nameless,
+    pointer,
+)
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes

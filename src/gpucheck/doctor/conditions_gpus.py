@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck import units
-from gpucheck.cards import at_work, checks
-from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Condition, Evidence, Signs, found
 from gpucheck.doctor.conditions_nvml import recovery
+from gpucheck.health import checks, live
+from gpucheck.health.nvidia import name_of
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.messages import FIX, fix_of
@@ -77,7 +77,7 @@ def _is_for_a_screen(card: Device) -> bool:
     return holds_little and len(computing) < len(card.processes or ())
 
 
-CARDS: tuple[Condition, ...] = (
+GPUS: tuple[Condition, ...] = (
     _check(
         id="devices.persistence",
         title="persistence mode is off: the driver restarts for each program",
@@ -339,7 +339,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
         if telemetry is None:
             continue
         clock, link = telemetry["sm_clock_hz"], telemetry["pcie"]
-        least = {name: LEAST_READINGS if name in at_work.PROTECTS else 1 for name in loaded.held_by}
+        least = {name: LEAST_READINGS if name in live.PROTECTS else 1 for name in loaded.held_by}
         reasons = {name: count for name, count in loaded.held_by.items() if count >= least[name]}
         lasting = tuple(name for name, count in reasons.items() if count >= SUSTAINED * telemetry["readings"])
         is_read = bool(reasons) or "clock_reasons" not in telemetry["unknown"]
@@ -348,7 +348,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
         devices.append(
             Device(
                 **{name: getattr(card, name) for name in _FIXED},
-                state=at_work.UNDER_LOAD,
+                state=live.UNDER_LOAD,
                 sm_clock_hz=clock["median"] if clock else None,
                 max_sm_clock_hz=telemetry["max_sm_clock_hz"],
                 temperature_celsius=telemetry["temperature_celsius"],
@@ -356,7 +356,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
                 pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
                 # A reason in most of many readings is lasting, even though the load is short.
                 changes=Changes(
-                    max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
+                    max(telemetry.get("violations_span_s") or 0.0, live.LEAST_SPAN_S),
                     {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
                     lasting_clock_reasons=lasting,
                 ),
@@ -366,7 +366,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
 
 
 def _loaded(name: str) -> Condition:
-    check = next(condition for condition in CARDS if condition.id == f"devices.{name}")
+    check = next(condition for condition in GPUS if condition.id == f"devices.{name}")
     judge_device = dict(checks.CHECKS)[check.id]
 
     def judge(evidence: Evidence) -> Signs | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_machine import FakeMachine
 
-from gpucheck.cards import card as cards
 from gpucheck.devices.command import judge
+from gpucheck.health import nvidia
 from gpucheck.machine.inventory import Inventory
 
 pytestmark = [
@@ -198,7 +198,7 @@ def test_a_scene(expected: str, scene: str, fake_driver: Fake, tmp_path: Path, m
     if "mask=" in scene:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", scene.partition("mask=")[2])
     # Two seconds stand for the twenty of a real driver.
-    monkeypatch.setattr(cards, "ANSWER_S", 1.0)
+    monkeypatch.setattr(nvidia, "ANSWER_S", 1.0)
     names = {4711: "python3", 4712: "nvidia-cuda-mps-server"}
     with Inventory(with_processes=True, with_links=True, root=machine.root, name=names.get, timeout_s=6.0) as inventory:
         facts = inventory.read()

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpucheck import units
-from gpucheck.cards import at_rest, at_work
-from gpucheck.cards import card as cards
-from gpucheck.cards.card import DeviceVerdict, is_dead, is_divided, name_of, pointer, same_model, usual
+from gpucheck.health import hardware, live, nvidia
+from gpucheck.health.nvidia import DeviceVerdict, is_dead, is_divided, name_of, pointer, same_model, usual
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -60,7 +59,7 @@ def power_limit(device: Device, facts: Facts) -> DeviceVerdict | None:
     evidence = {"power_limit_w": limit, "power_limit_default_w": default}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
-    verdict: Verdict = "warn" if limit <= (1 - at_work.COSTLY) * default else "info"
+    verdict: Verdict = "warn" if limit <= (1 - live.COSTLY) * default else "info"
     return DeviceVerdict(verdict, f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 
 
@@ -278,26 +277,26 @@ def errors(device: Device, facts: Facts) -> DeviceVerdict | None:
 DeviceCheck = Callable[[Device, Facts], DeviceVerdict | None]
 # The most serious checks come first: unusable GPUs, possibly wrong results, slow GPUs, then remarks.
 CHECKS: tuple[tuple[str, DeviceCheck], ...] = (
-    ("devices.answers", at_rest.answers),
-    ("devices.recovery_action", at_rest.recovery_action),
-    (at_rest.XIDS, at_rest.logged),
-    ("devices.remapped_rows", at_rest.remapped_rows),
-    ("devices.sram_ecc", at_rest.sram_ecc),
-    ("devices.retired_pages", at_rest.retired_pages),
-    ("devices.ecc", at_rest.ecc),
-    ("devices.unread", at_rest.unread),
-    ("devices.unclaimed_memory", at_rest.unclaimed),
-    ("devices.busy_alone", at_rest.busy_alone),
-    ("devices.throttled", at_work.throttled),
-    ("devices.violations", at_work.violations),
-    ("devices.hot", at_work.hot),
-    ("devices.fan", at_work.fan),
-    ("devices.low_clock", at_work.low_clock),
-    ("devices.power_limited", at_work.power_limited),
-    ("devices.clock_setting", at_work.clock_setting),
-    ("devices.link_width", at_work.link_width),
-    ("devices.link_generation", at_work.link_generation),
-    ("devices.pcie_replays", at_work.pcie_replays),
+    ("devices.answers", hardware.answers),
+    ("devices.recovery_action", hardware.recovery_action),
+    (hardware.XIDS, hardware.logged),
+    ("devices.remapped_rows", hardware.remapped_rows),
+    ("devices.sram_ecc", hardware.sram_ecc),
+    ("devices.retired_pages", hardware.retired_pages),
+    ("devices.ecc", hardware.ecc),
+    ("devices.unread", hardware.unread),
+    ("devices.unclaimed_memory", hardware.unclaimed),
+    ("devices.busy_alone", hardware.busy_alone),
+    ("devices.throttled", live.throttled),
+    ("devices.violations", live.violations),
+    ("devices.hot", live.hot),
+    ("devices.fan", live.fan),
+    ("devices.low_clock", live.low_clock),
+    ("devices.power_limited", live.power_limited),
+    ("devices.clock_setting", live.clock_setting),
+    ("devices.link_width", live.link_width),
+    ("devices.link_generation", live.link_generation),
+    ("devices.pcie_replays", live.pcie_replays),
     ("links.inactive", inactive),
     ("links.fabric", fabric),
     ("links.errors", errors),
@@ -307,14 +306,14 @@ CHECKS: tuple[tuple[str, DeviceCheck], ...] = (
     ("devices.mig_pending", mig_pending),
     ("devices.odd_one", odd_one),
     ("devices.compute_mode", compute_mode),
-    ("devices.not_judged", at_work.not_judged),
+    ("devices.not_judged", live.not_judged),
 )
 
 
 def of_machine(facts: Facts) -> list[Finding]:
     """Return the findings about missing GPUs, a slow driver, and log entries of other GPUs and of NVSwitches."""
-    of_cards = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
-    of_log = (at_rest.nvlink(facts), *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
+    of_cards = (nvidia.not_shown(facts), nvidia.unlisted(facts), nvidia.silent(facts), nvidia.slow_start(facts))
+    of_log = (hardware.nvlink(facts), *hardware.elsewhere(facts), *hardware.switches(facts), hardware.log_unread(facts))
     return [finding for finding in (*of_cards, *of_log) if finding is not None]
 
 

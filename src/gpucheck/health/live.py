@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SAME_MODEL, OLD_S, DeviceVerdict, is_dead, same_model
+from gpucheck.health.hardware import is_not_read
+from gpucheck.health.nvidia import LEAST_SAME_MODEL, OLD_S, DeviceVerdict, is_dead, same_model
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link

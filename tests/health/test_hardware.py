@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.cards import at_rest
+from gpucheck.health import hardware
 from gpucheck.report.facts import Device, Facts, RetiredPages
 
 
@@ -15,5 +15,5 @@ from gpucheck.report.facts import Device, Facts, RetiredPages
 def test_retired_pages(corrected: int | None, uncorrected: int, verdict: str | None) -> None:
     """DCGM fails a card at 63 pages."""
     card = Device("cuda", "cuda:0", "Tesla V100", retired_pages=RetiredPages(corrected, uncorrected, False))
-    said = at_rest.retired_pages(card, Facts(devices=(card,)))
+    said = hardware.retired_pages(card, Facts(devices=(card,)))
     assert (said.verdict if said is not None and said.verdict in ("fail", "warn") else None) == verdict
