@@ -47,7 +47,7 @@ from gpucheck.batch_size.loop import STEPS
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify
 from gpucheck.batch_size.runner import TUNED_MALLOC
-from gpucheck.messages import Raised
+from gpucheck.messages import ChainedError
 from gpucheck.report.events import Event, Trial
 
 OURS = "gpucheck"
@@ -185,7 +185,7 @@ class Trials:
         answer = self.session.trial(size, STEPS)
         if not answer["ok"]:
             self.failures += 1
-            chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer["chain"])
+            chain = tuple(ChainedError(tuple(link["classes"]), link["message"]) for link in answer["chain"])
             known = OUT_OF_MEMORY if classify(End(raised=chain), self.kind) in BOUNDING else "no want of memory"
             raise RuntimeError(f"{known}: {chain[0].message}")
         if answer["peak_bytes"] > self.budget_bytes:

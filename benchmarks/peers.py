@@ -50,7 +50,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     from torch.utils.benchmark import Timer
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul.product import Matrices, Repeats
+    from gpucheck.bench.matmul.product import Matrices, RepeatCheck
     from gpucheck.machine import accel
     from gpucheck.measure import timing
     from gpucheck.work import precision
@@ -71,7 +71,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
                 functools.partial(torch.mm, a, b, out=out),
                 empty=functools.partial(torch.mm, nothing[0], nothing[1], out=nothing[2]),
                 # As the command does it: results are compared between windows.
-                prepare=Repeats([Matrices(a, b, out)], cpu).before,
+                prepare=RepeatCheck([Matrices(a, b, out)], cpu).before,
             )
             timer = Timer(
                 "torch.mm(a, b, out=out)",

@@ -71,7 +71,7 @@ NO_SEGMENT = r"failed to map segment"
 # The party at fault for an error. `device`: the device, or what drives it, failed in its work; `setup`: this machine or
 # this torch cannot use it; `memory`: there was not enough; `library`, `program`: the call itself may be at fault, so a
 # small kernel in a fresh process decides.
-Whose = Literal["device", "setup", "memory", "library", "program"]
+CauseOrigin = Literal["device", "setup", "memory", "library", "program"]
 
 
 class Cause(NamedTuple):
@@ -81,7 +81,7 @@ class Cause(NamedTuple):
     id: str
     title: str
     patterns: tuple[str, ...]
-    whose: Whose
+    whose: CauseOrigin
     poisons: bool = False
     fix: str = ""
 
@@ -355,7 +355,7 @@ def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Caus
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class ChainedError:
     """One exception of a chain: names of its class and bases, message, and the files and functions it came through."""
 
     classes: tuple[str, ...]
@@ -363,15 +363,15 @@ class Raised:
     where: str = ""
 
 
-def chain_of(error: BaseException) -> tuple[Raised, ...]:
+def chain_of(error: BaseException) -> tuple[ChainedError, ...]:
     """Return an exception and those that led to it as names and texts: by cause, else by context unless suppressed."""
-    chain: list[Raised] = []
+    chain: list[ChainedError] = []
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
-        chain.append(Raised(classes, message_of(current), _frames(current.__traceback__)))
+        chain.append(ChainedError(classes, message_of(current), _frames(current.__traceback__)))
         context = None if current.__suppress_context__ else current.__context__
         current = context if current.__cause__ is None else current.__cause__
     return tuple(chain)
@@ -397,7 +397,7 @@ def message_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
+def cause_in(chain: Sequence[ChainedError]) -> tuple[Cause | None, ChainedError]:
     """Return the cause of a chain of exceptions, and the link that has it; the first link if none has. A failed device
     outranks memory, and memory outranks the rest, because later errors are raised on top of their cause."""
     causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]

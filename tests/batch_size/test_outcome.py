@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from gpucheck.batch_size.outcome import BOUNDING, End, classify
-from gpucheck.messages import Raised, chain_of
+from gpucheck.messages import ChainedError, chain_of
 
 RUNTIME = ("builtins.RuntimeError", "builtins.Exception", "builtins.BaseException", "builtins.object")
 TORCH_OOM = ("torch.OutOfMemoryError", *RUNTIME)
@@ -25,7 +25,7 @@ DEFAULT_CPU_WINDOWS = (
 
 
 def on(device: str, classes: tuple[str, ...], message: str) -> str:
-    return classify(End(raised=(Raised(classes, message),)), device)
+    return classify(End(raised=(ChainedError(classes, message),)), device)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_an_import_that_finds_no_room_is_suspected() -> None:
 
 
 def test_the_whole_chain_counts() -> None:
-    wrapped = End(raised=(Raised(VALUE, "step failed"), Raised(TORCH_OOM, "CUDA out of memory.")))
+    wrapped = End(raised=(ChainedError(VALUE, "step failed"), ChainedError(TORCH_OOM, "CUDA out of memory.")))
     assert classify(wrapped, "cuda") == "out-of-memory"
     # What is certain decides, also behind what is only suspected.
-    mixed = End(raised=(Raised(RUNTIME, "could not create a primitive"), Raised(RUNTIME, DEFAULT_CPU)))
+    mixed = End(raised=(ChainedError(RUNTIME, "could not create a primitive"), ChainedError(RUNTIME, DEFAULT_CPU)))
     assert classify(mixed, "cpu") == "out-of-memory"
 
 

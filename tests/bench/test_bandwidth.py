@@ -9,7 +9,7 @@ from judged import Document, seen
 
 from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
-from gpucheck.bench.bandwidth.work import POISON, ArrayMemory, Operation, Repeated
+from gpucheck.bench.bandwidth.work import POISON, ArrayMemory, Operation, RepeatedOperation
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.peaks import Unknown, lookup
@@ -82,7 +82,7 @@ def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> Non
 
 
 def test_comparing_ends_with_the_first_wrong_piece() -> None:
-    work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN)
+    work = RepeatedOperation("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN)
     work.prepare(0, 1)
     for _ in range(work.count):
         work.call()
@@ -94,7 +94,7 @@ def test_comparing_ends_with_the_first_wrong_piece() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("rows", [300, 130, 7])
 def test_every_operation_leaves_what_it_must(operation: Operation, rows: int) -> None:
-    work = Repeated(operation, ARRAYS, rows * GRAIN, 300 * GRAIN)
+    work = RepeatedOperation(operation, ARRAYS, rows * GRAIN, 300 * GRAIN)
     assert work.count == 300 // rows
     work.prepare(0, 1)
     work.empty()()
@@ -105,7 +105,7 @@ def test_every_operation_leaves_what_it_must(operation: Operation, rows: int) ->
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_wrong_element_and_a_call_that_did_nothing_are_found(operation: Operation) -> None:
-    work = Repeated(operation, ARRAYS, 100 * GRAIN, 300 * GRAIN)
+    work = RepeatedOperation(operation, ARRAYS, 100 * GRAIN, 300 * GRAIN)
     target = ARRAYS.sums if operation == "read" else ARRAYS.c
     work.prepare(0, 1)
     work.call()
@@ -122,7 +122,7 @@ def test_a_device_that_answers_anything_does_not_verify_itself(
     operation: Operation, answer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole comparisons are the device's word: whatever it says, what the host reads decides."""
-    work = Repeated(operation, ARRAYS, 100 * GRAIN, 100 * GRAIN)
+    work = RepeatedOperation(operation, ARRAYS, 100 * GRAIN, 100 * GRAIN)
     work.prepare(0, 1)
     real = torch.equal
 
@@ -140,7 +140,7 @@ def test_a_device_that_answers_anything_does_not_verify_itself(
 def test_what_was_right_before_proves_nothing_where_it_could_not_be_overwritten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    work = Repeated("copy", ARRAYS, 100 * GRAIN, 100 * GRAIN)
+    work = RepeatedOperation("copy", ARRAYS, 100 * GRAIN, 100 * GRAIN)
     work.prepare(0, 1)
     work.call()
     monkeypatch.setattr(torch.Tensor, "fill_", lambda self, value: self)
@@ -150,7 +150,7 @@ def test_what_was_right_before_proves_nothing_where_it_could_not_be_overwritten(
 
 
 def test_results_are_overwritten_before_the_first_window_and_not_again() -> None:
-    work = Repeated("write", ARRAYS, 300 * GRAIN, 300 * GRAIN)
+    work = RepeatedOperation("write", ARRAYS, 300 * GRAIN, 300 * GRAIN)
     for sample, left in ((0, POISON), (1, POISON), (2, memory.WRITTEN)):
         work.prepare(sample, 1)
         assert float(ARRAYS.c[0, 0]) == left

@@ -16,7 +16,7 @@ from products_here import needs
 from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.matmul import judge, product, work
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, Matrices, ProductCase, Repeats
+from gpucheck.bench.matmul.product import KINDS, Matrices, ProductCase, RepeatCheck
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.finding import Finding
@@ -51,7 +51,7 @@ def flip(tensor: torch.Tensor, row: int, column: int, bit: int) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
 def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
     made = sets(dtype)
-    repeats = Repeats(made, CPU)
+    repeats = RepeatCheck(made, CPU)
     flip(made[0].out, UNSAMPLED, 79, 0)
     repeats.finish()
     seen = repeats.details()
@@ -61,7 +61,7 @@ def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
 
 def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
     made = sets()
-    repeats = Repeats(made, CPU)
+    repeats = RepeatCheck(made, CPU)
     product.bits(made[0].out).add_(1)
     right = float(made[0].out[50, 60])
     made[0].out[50, 60] += 0.5
@@ -74,7 +74,7 @@ def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
 def test_a_nan_equals_itself_and_nothing_else() -> None:
     made = sets()
     made[0].out[1, 2] = math.nan
-    repeats = Repeats(made, CPU)
+    repeats = RepeatCheck(made, CPU)
     repeats.finish()
     assert repeats.differing == 0
     made[0].out[3, 4] = math.nan
@@ -108,7 +108,7 @@ def test_a_difference_that_is_gone_at_the_second_look_is_a_failure(monkeypatch: 
 def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
     first = sets()[0]
     device = Matrices(garbled(first.a), garbled(first.b), garbled(first.out))
-    repeats = Repeats([device], CPU)
+    repeats = RepeatCheck([device], CPU)
     flip(first.out, 20, 30, 28)
     repeats.finish()
     assert repeats.worst is not None and (repeats.worst.row, repeats.worst.column) == (20, 30)
@@ -148,7 +148,7 @@ class Clock:
 def test_the_first_and_the_last_are_compared_and_between_as_the_allowance_affords() -> None:
     clock: Any = Clock()
     made = sets()
-    repeats = Repeats(made, clock)
+    repeats = RepeatCheck(made, clock)
     repeats.before(0, 1)
     assert repeats.compared == 0
     repeats.before(1, 4)
@@ -165,7 +165,7 @@ def test_the_first_and_the_last_are_compared_and_between_as_the_allowance_afford
 
 def test_each_set_of_a_rotation_is_compared_at_the_end() -> None:
     made = sets(count=5)
-    repeats = Repeats(made, CPU)
+    repeats = RepeatCheck(made, CPU)
     flip(made[3].out, 10, 10, 30)
     repeats.before(1, 1)
     assert (repeats.compared, repeats.differing) == (1, 0)

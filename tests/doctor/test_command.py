@@ -25,7 +25,7 @@ from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import driver_reads
-from gpucheck.machine.choose import Usable
+from gpucheck.machine.choose import UsableDevices
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.results.short import StageStanding
 
@@ -320,14 +320,14 @@ def test_a_python_that_is_too_old_or_broken_says_so(fake_driver: Fake, tmp_path:
 @pytest.mark.parametrize(
     ("probe", "usable"),
     [
-        (TorchProbe(), Usable(None, 0)),
-        (TorchProbe(available=True, count=2, cuda="13.0"), Usable("cuda", 2)),
-        (TorchProbe(available=True, count=2, hip="7.0"), Usable("cuda", 2, True)),
-        (TorchProbe(available=False, count=2), Usable(None, 0)),
-        (TorchProbe(available=False, count=0, other="mps", other_count=1), Usable("mps", 1)),
+        (TorchProbe(), UsableDevices(None, 0)),
+        (TorchProbe(available=True, count=2, cuda="13.0"), UsableDevices("cuda", 2)),
+        (TorchProbe(available=True, count=2, hip="7.0"), UsableDevices("cuda", 2, True)),
+        (TorchProbe(available=False, count=2), UsableDevices(None, 0)),
+        (TorchProbe(available=False, count=0, other="mps", other_count=1), UsableDevices("mps", 1)),
     ],
 )
-def test_what_torch_can_use(probe: TorchProbe, usable: Usable) -> None:
+def test_what_torch_can_use(probe: TorchProbe, usable: UsableDevices) -> None:
     assert doctor.usable(probe) == usable
 
 

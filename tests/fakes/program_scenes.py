@@ -78,7 +78,7 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
     counters.write(memory, cells, line)
     loads = () if busy is None else tuple((n / 10, busy) for n in range(20))
     return command.answer(
-        counters.read(memory), command.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML")
+        counters.read(memory), command.RunEnd(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML")
     )
 
 
@@ -214,7 +214,9 @@ MISMATCH = DryMismatch(
     ended=True,
     assumed=0,
 )
-COUNTED = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("train.py",), 0, 0, 10**9, None, None))
+COUNTED = command.answer(
+    counters.read(bytearray(counters.SIZE)), command.RunEnd(("train.py",), 0, 0, 10**9, None, None)
+)
 
 
 def dry(result: DryResult) -> Report:

@@ -103,7 +103,7 @@ def ran(program: str, *, is_dry: bool) -> list[Finding]:
         sys.last_value = error
     (dry if is_dry else hooks)._end()
     read = counters.read(memory)
-    counted = command.answer(read, command.Ended(("program.py",), 0, 0, 1, None, None))
+    counted = command.answer(read, command.RunEnd(("program.py",), 0, 0, 1, None, None))
     if not is_dry:
         return judge.findings(counted)
     run = options.RunOptions(("program.py",), dry=device)

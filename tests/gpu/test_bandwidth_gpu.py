@@ -38,7 +38,7 @@ def test_memory_is_measured_cold_and_verified_and_below_its_peak() -> None:
 def test_no_operation_takes_memory() -> None:
     arrays = memory_work.allocate(64 * 2**20, torch.device("cuda:0"))
     for operation in memory_work.ARRAYS:
-        work = memory_work.Repeated(operation, arrays, arrays.a.nbytes, arrays.a.nbytes)
+        work = memory_work.RepeatedOperation(operation, arrays, arrays.a.nbytes, arrays.a.nbytes)
         work.call()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -13,7 +13,7 @@ from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, ProductCase, Repeats, bits
+from gpucheck.bench.matmul.product import KINDS, ProductCase, RepeatCheck, bits
 from gpucheck.bench.matmul.work import measure
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
@@ -84,7 +84,7 @@ def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype
     one = product.view(case.kind, flat, case.shape)
     KINDS[dtype].bind(one.a, one.b, one.out)()
     device.synchronize()
-    repeats = Repeats([one], device)
+    repeats = RepeatCheck([one], device)
     repeats.finish()
     assert repeats.differing == 0
     bits(one.out)[1234, 567] ^= 1 << (8 * one.out.dtype.itemsize - 3)

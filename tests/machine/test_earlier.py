@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck.machine.driver_reads import DeviceReading, DriverReading
-from gpucheck.machine.inventory import NO_LONGER_LISTED, Earlier, changes
+from gpucheck.machine.inventory import NO_LONGER_LISTED, LastKnownGpus, changes
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
 
 
@@ -29,13 +29,13 @@ def lost(index: int) -> Device:
 
 
 def read_twice(before: tuple[Device, ...], after: tuple[Device, ...]) -> tuple[Device, ...]:
-    earlier = Earlier(before)
+    earlier = LastKnownGpus(before)
     second = earlier.added_to(reading(*after))
     return tuple(row.device for row in second.devices)
 
 
 def test_a_lost_card_keeps_its_identity() -> None:
-    earlier = Earlier((card(0), card(1), card(2)))
+    earlier = LastKnownGpus((card(0), card(1), card(2)))
     for _ in range(2):
         told = earlier.added_to(reading(card(0), lost(1), card(2)))
         device = told.devices[1].device
@@ -46,7 +46,7 @@ def test_a_lost_card_keeps_its_identity() -> None:
 
 
 def test_a_reading_that_fails_as_a_whole_loses_no_card() -> None:
-    earlier = Earlier((card(0), card(1)))
+    earlier = LastKnownGpus((card(0), card(1)))
     for failed in (reading(error="NVML cannot count its devices"), reading(card(0), error="late")):
         assert all(row.device.state is None for row in earlier.added_to(failed).devices)
 
@@ -59,7 +59,7 @@ def test_a_card_that_is_no_longer_listed_is_lost() -> None:
         (1, "GPU-2", None),
         (None, "GPU-1", "lost"),
     ]
-    told = Earlier([card(0), card(1)]).added_to(reading(card(0)))
+    told = LastKnownGpus([card(0), card(1)]).added_to(reading(card(0)))
     assert (told.devices[1].device.nvml_index, told.devices[1].unknown) == (1, {"*": NO_LONGER_LISTED})
 
 

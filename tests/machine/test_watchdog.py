@@ -12,7 +12,7 @@ import pytest
 
 from gpucheck import errors
 from gpucheck.machine import watchdog
-from gpucheck.machine.watchdog import LONGEST_S, SILENT_S, OutOfTime, Watchdog, Watched
+from gpucheck.machine.watchdog import LONGEST_S, SILENT_S, OutOfTime, Watchdog, WatchedDevice
 from gpucheck.report.fault import Fault
 
 
@@ -42,8 +42,8 @@ def fails() -> None:
     raise RuntimeError("CUDA error: unspecified launch failure")
 
 
-def watched(card: Card) -> Watched:
-    return Watched(card.id, "bench matmul", SILENT_S, card.synchronize)
+def watched(card: Card) -> WatchedDevice:
+    return WatchedDevice(card.id, "bench matmul", SILENT_S, card.synchronize)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_device_that_does_not_come_to_its_end_is_lost(
     card = Card(wait=hang if kind == "hangs" else fails)
     one = watched(card)
     if kind == "not open yet":
-        one = Watched(card.id, "memory", 1.0, None)
+        one = WatchedDevice(card.id, "memory", 1.0, None)
     assert Watchdog(Clock()).is_lost(one)
 
 
@@ -107,7 +107,7 @@ def test_what_the_asker_hears_is_no_beat(monkeypatch: pytest.MonkeyPatch) -> Non
         one.waited = True  # as an accelerator does that was waited for
 
     clock.now_s += SILENT_S
-    assert one.is_lost(Watched("cuda:0", "smoke", SILENT_S, synchronize)) is False
+    assert one.is_lost(WatchedDevice("cuda:0", "smoke", SILENT_S, synchronize)) is False
     assert (one.heard_s, one.waited) == (100.0, False)
 
 
@@ -115,7 +115,7 @@ def test_the_end_is_told_as_a_fault() -> None:
     clock = Clock()
     watchdog = Watchdog(clock, heard_s=clock(), step="float32 512")
     clock.now_s += 70
-    fault = watchdog.fault(Watched("cuda:0", "bench matmul", 1.0, None))
+    fault = watchdog.fault(WatchedDevice("cuda:0", "bench matmul", 1.0, None))
     assert (fault.where, fault.device) == ("bench matmul", "cuda:0")
     assert (fault.kind, fault.silent_s, fault.step, fault.poisons) == ("device", 70.0, "float32 512", True)
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from gpucheck.measure.telemetry import Others, ProcessorTime, is_busy, others, processor_time
+from gpucheck.measure.telemetry import OtherProcesses, ProcessorTime, is_busy, others, processor_time
 
 
 def test_what_the_machine_did_and_this_process_did_not() -> None:
-    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == Others(1.0, 2.0)
+    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == OtherProcesses(1.0, 2.0)
 
 
 def test_too_short_to_tell() -> None:
@@ -40,7 +40,7 @@ def test_too_short_to_tell() -> None:
     ],
 )
 def test_busy(used: float | None, threads: int, cores: int | None, span_s: float, busy: bool) -> None:
-    assert is_busy(Others(used, span_s), threads, cores) is busy
+    assert is_busy(OtherProcesses(used, span_s), threads, cores) is busy
 
 
 @pytest.mark.slow

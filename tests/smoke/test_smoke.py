@@ -24,7 +24,7 @@ from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, inventory
 from gpucheck.machine import host as machine_host
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.choose import Usable
+from gpucheck.machine.choose import UsableDevices
 from gpucheck.messages import FIX
 from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
@@ -33,7 +33,7 @@ from gpucheck.report.report import exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke.check import Passed, Unavailable, WrongResult, without_own_memory
+from gpucheck.smoke.check import PassedCheck, Unavailable, WrongResult, without_own_memory
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 from gpucheck.units import MIB
 
@@ -107,7 +107,7 @@ def test_only_and_skip_take_prefixes() -> None:
 def test_requirements(
     require: str | None, least: int | None, kind: str | None, count: int, rocm: bool, verdicts: list[str]
 ) -> None:
-    found = choose.judge_required(require, least, Usable(kind, count, rocm), FACTS)
+    found = choose.judge_required(require, least, UsableDevices(kind, count, rocm), FACTS)
     assert [finding.verdict for finding in found] == verdicts
 
 
@@ -179,7 +179,7 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
         return CPU if device_id == "cuda:0" else DeadAccel(device_id)
 
     monkeypatch.setattr(choose, "open_named", open_named)
-    monkeypatch.setattr(smoke, "CHECKS", (check(lambda accel: Passed()),))
+    monkeypatch.setattr(smoke, "CHECKS", (check(lambda accel: PassedCheck()),))
     monkeypatch.setattr(SmokeOptions, "selected", ["planted.check"])
     recorder = Recorder()
     smoke.command(SmokeOptions(device="all"), recorder)
@@ -200,21 +200,21 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
-def check(function: Callable[[Accel], Passed], name: str = "planted.check", **row: Any) -> Check:
+def check(function: Callable[[Accel], PassedCheck], name: str = "planted.check", **row: Any) -> Check:
     return Check(name, "a planted check", "", "", function, **row)
 
 
-def raising(error: BaseException) -> Callable[[Accel], Passed]:
-    def function(accel: Accel) -> Passed:
+def raising(error: BaseException) -> Callable[[Accel], PassedCheck]:
+    def function(accel: Accel) -> PassedCheck:
         raise error
 
     return function
 
 
 def test_what_a_check_answers_is_its_finding() -> None:
-    passed = smoke.run_one(check(lambda accel: Passed("well", {"n": 1})), CPU)
+    passed = smoke.run_one(check(lambda accel: PassedCheck("well", {"n": 1})), CPU)
     assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
-    doubted = smoke.run_one(check(lambda accel: Passed("hm", doubt=True, fix="do")), CPU)
+    doubted = smoke.run_one(check(lambda accel: PassedCheck("hm", doubt=True, fix="do")), CPU)
     assert (doubted.verdict, doubted.fix) == ("warn", "do")
     wrong = smoke.run_one(check(raising(WrongResult("off", "mend", by=3))), CPU)
     assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
@@ -228,7 +228,7 @@ def test_what_a_check_answers_is_its_finding() -> None:
 @pytest.mark.parametrize("error", [ValueError("odd\nmore"), torch.OutOfMemoryError("odd"), AssertionError("odd")])
 def test_whatever_else_it_raises_is_a_failure_and_the_rest_runs(error: Exception) -> None:
     recorder = Recorder()
-    smoke.run([check(raising(error)), check(lambda accel: Passed(), "planted.next")], CPU, recorder)
+    smoke.run([check(raising(error)), check(lambda accel: PassedCheck(), "planted.next")], CPU, recorder)
     found = findings(recorder)
     assert found["planted.check"].message == f"{type(error).__name__}: odd"
     assert found["planted.check"].evidence["text"] == str(error)
@@ -262,7 +262,7 @@ class DeadAccel:
 
 def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     recorder = Recorder()
-    planted = [check(lambda accel: Passed(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda accel: PassedCheck(), f"planted.n{number}") for number in range(3)]
     assert smoke.run(planted, DeadAccel(), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
@@ -274,7 +274,7 @@ def test_what_has_not_begun_in_time_is_inconclusive(monkeypatch: pytest.MonkeyPa
     clock = itertools.count(100.0)
     monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     recorder = Recorder()
-    planted = [check(lambda accel: Passed(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda accel: PassedCheck(), f"planted.n{number}") for number in range(3)]
     # Each look at the clock is a second later; the first check runs whatever the time is.
     assert smoke.run(planted, CPU, recorder, deadline=100.0) is None
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
@@ -375,7 +375,7 @@ def copy_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.Tensor, "copy_", copy)
 
 
-PLANTED: tuple[tuple[Callable[[Accel], Passed], Plant, str], ...] = (
+PLANTED: tuple[tuple[Callable[[Accel], PassedCheck], Plant, str], ...] = (
     (smoke_data.round_trip, quieten, "float32 came back with "),
     # Both are far above rounding (2⁻²⁴ of the terms) and far below what a person would see.
     (smoke_numerics.matmul, lambda p: bend(p, torch.Tensor, "__matmul__", 1e-4), "float32 128×256×192: element (0, 5)"),
@@ -396,7 +396,7 @@ PLANTED: tuple[tuple[Callable[[Accel], Passed], Plant, str], ...] = (
 
 @pytest.mark.parametrize(("function", "plant", "message"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
 def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, function: Callable[[Accel], Passed], plant: Plant, message: str
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[Accel], PassedCheck], plant: Plant, message: str
 ) -> None:
     function(CPU)
     plant(monkeypatch)
@@ -460,13 +460,13 @@ def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyP
     with pytest.raises(WrongResult, match="items missing, doubled or out of order"):
         smoke_data.data_loader(CPU)
     monkeypatch.setattr(smoke_data, "_batches", real)
-    monkeypatch.setattr(smoke_data, "Numbered", Bent)
+    monkeypatch.setattr(smoke_data, "NumberedItems", Bent)
     with pytest.raises(WrongResult, match="1 values of a batch are wrong on the device") as raised:
         smoke_data.data_loader(CPU)
     assert raised.value.fix == FIX["wrong data"]  # a small /dev/shm changes no value
 
 
-class Bent(smoke_data.Numbered):
+class Bent(smoke_data.NumberedItems):
     """A dataset one of whose values is not what it must be."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -476,7 +476,7 @@ class Bent(smoke_data.Numbered):
         return item
 
 
-class Dying(smoke_data.Numbered):
+class Dying(smoke_data.NumberedItems):
     """A dataset whose worker is killed, as by the kernel for want of memory."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -486,7 +486,7 @@ class Dying(smoke_data.Numbered):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke_data, "Numbered", Dying)
+    monkeypatch.setattr(smoke_data, "NumberedItems", Dying)
     # All of it is waited for. Where Python forks no worker, each loads torch first.
     forks = multiprocessing.get_start_method() == "fork"
     monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 5 if forks else 30)
@@ -495,7 +495,7 @@ def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.Mo
     assert found.message.startswith("RuntimeError: DataLoader worker (pid")
 
 
-class Signalled(smoke_data.Numbered):
+class Signalled(smoke_data.NumberedItems):
     """A dataset that sends Ctrl-C as the loader asks for its size, once, and says which thread asked."""
 
     reached: ClassVar[list[threading.Thread]] = []
@@ -510,7 +510,7 @@ class Signalled(smoke_data.Numbered):
 def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[threading.Thread] = []
     monkeypatch.setattr(Signalled, "reached", reached)
-    monkeypatch.setattr(smoke_data, "Numbered", Signalled)
+    monkeypatch.setattr(smoke_data, "NumberedItems", Signalled)
     with pytest.raises(KeyboardInterrupt):
         smoke_data.data_loader(CPU)
         threading.Event().wait(10)  # where the work was done before the signal reached the main thread

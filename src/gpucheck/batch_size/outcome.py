@@ -16,7 +16,7 @@ from typing import Literal
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.messages import Raised
+from gpucheck.messages import ChainedError
 from gpucheck.report.results.find_batch_size import Outcome, StepRecipe, TrialEntry
 from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
@@ -243,7 +243,7 @@ class End:
     killer was active during the trial.
     """
 
-    raised: tuple[Raised, ...] = ()
+    raised: tuple[ChainedError, ...] = ()
     exit_status: int | None = None
     killed_by: int | None = None
     kernel_says_memory: bool = False
@@ -292,7 +292,7 @@ def classify(end: End, device_kind: str) -> Outcome:
     return _matched(end.stderr_tail, device_kind) or "user-error"
 
 
-def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
+def _of_exception(raised: ChainedError, device_kind: str) -> Outcome | None:
     cause = messages.cause_of_error(raised.classes, raised.message, raised.where)
     if cause is not None and cause.whose == "memory":
         return _of_memory(cause, device_kind)

@@ -20,7 +20,7 @@ from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import ChildSession, Ending, Lost, Message, rebuilt
-from gpucheck.messages import Raised
+from gpucheck.messages import ChainedError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
@@ -260,7 +260,7 @@ class Runner:
                     self._watch.baseline = answer["baseline_bytes"]
                 elif answer is not None:
                     chain = tuple(
-                        Raised(tuple(link["classes"]), link["message"], link.get("where", ""))
+                        ChainedError(tuple(link["classes"]), link["message"], link.get("where", ""))
                         for link in answer.get("chain", ())
                     )
                     return answer, End(raised=chain)

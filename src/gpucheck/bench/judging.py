@@ -84,7 +84,7 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RunComparisons:
     """The comparisons of one run of the row `where`, with the number of wrong elements or bytes."""
 
     where: str
@@ -93,7 +93,7 @@ class Compared:
     first: int | None = None
 
 
-def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -> list[Compared]:
+def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -> list[RunComparisons]:
     """Return the comparisons in each run of these rows. A run that was neither compared nor timed has none."""
     comparisons = []
     for row in rows:
@@ -102,13 +102,13 @@ def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -
             if slices or wrong or row.time_s or row.rate:
                 # Without a count of wrong bytes, a run verified nothing.
                 verified = 0 if wrong is None else slices
-                comparisons.append(Compared(where(row), verified, wrong or 0, details.get("first_wrong_byte")))
+                comparisons.append(RunComparisons(where(row), verified, wrong or 0, details.get("first_wrong_byte")))
     return comparisons
 
 
 def verification(
     finding_id: str,
-    comparisons: Iterable[Compared],
+    comparisons: Iterable[RunComparisons],
     wrong_title: str,
     fix: str = FIX["wrong data"],
     *,

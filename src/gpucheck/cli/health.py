@@ -43,12 +43,12 @@ def devices(common: Common, options: DevicesOptions) -> int:
     if options.watch_s is not None and (common.json or common.output):
         why = "--json and --output write one result"
         raise UsageError("--watch refreshes the screen", why, "give one or the other")
-    from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+    from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, PreloadedChildren
     from gpucheck.machine.host import sleeping
 
     # The readers start now, because they take as long to load as the rest of this process. macOS has no NVIDIA driver.
     readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
-    with Ahead(*readers) as ahead:
+    with PreloadedChildren(*readers) as ahead:
         from gpucheck.cli import session
         from gpucheck.devices.command import command
 

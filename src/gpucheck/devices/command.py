@@ -26,7 +26,7 @@ from gpucheck.health.nvidia import (
     is_nvidia_here,
 )
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
-from gpucheck.machine.child import Ahead
+from gpucheck.machine.child import PreloadedChildren
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND, NOT_ACCESSIBLE
@@ -208,7 +208,11 @@ def _masked(facts: Facts) -> Finding | None:
 
 
 def command(
-    options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep, ahead: Ahead | None = None
+    options: DevicesOptions,
+    emit: Emit,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    ahead: PreloadedChildren | None = None,
 ) -> None:
     """Read and judge the machine, once or until interrupted. Raises UsageError and CannotLook for `device`."""
     with Inventory(

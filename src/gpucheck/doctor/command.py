@@ -21,7 +21,7 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.health.nvidia import is_divided
 from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
-from gpucheck.machine.choose import Usable
+from gpucheck.machine.choose import UsableDevices
 from gpucheck.machine.driver_reads import ANSWER_S
 from gpucheck.machine.stack import TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, held_bytes, summarise
@@ -77,10 +77,12 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
     return result, found if diagnosis.first else [*found, healthy(evidence, {condition.id for condition in conditions})]
 
 
-def usable(probe: TorchProbe) -> Usable:
+def usable(probe: TorchProbe) -> UsableDevices:
     if probe.available and probe.count:
-        return Usable("cuda", probe.count, probe.hip is not None)
-    return Usable(probe.other, probe.other_count) if probe.other and probe.other_count else Usable(None, 0)
+        return UsableDevices("cuda", probe.count, probe.hip is not None)
+    return (
+        UsableDevices(probe.other, probe.other_count) if probe.other and probe.other_count else UsableDevices(None, 0)
+    )
 
 
 def read(

@@ -59,7 +59,10 @@ class FleetCheckOptions(Selecting):
         "Run devices and doctor only; exit with 1 for a bad node, else 0 (also undecided).", False, group=SELECTION
     )
     devices: int | None = option(
-        "GPUs that the node must have; 0 for a node without any.", metavar="N", parse=units.Whole(0), shown="at least 1"
+        "GPUs that the node must have; 0 for a node without any.",
+        metavar="N",
+        parse=units.WholeNumber(0),
+        shown="at least 1",
     )
     within_s: float = option(
         "Time limit for the whole check.",
@@ -117,7 +120,9 @@ class FleetJudgeOptions:
         parse=units.parse_duration,
         group=TIME,
     )
-    devices: int | None = option("GPUs that every node must have.", metavar="N", parse=units.Whole(0), group=LIMITS)
+    devices: int | None = option(
+        "GPUs that every node must have.", metavar="N", parse=units.WholeNumber(0), group=LIMITS
+    )
     max_bad: float = option(
         "If more nodes than this are only slow or silent, suspect the check and do not list them.",
         0.05,

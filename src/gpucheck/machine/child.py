@@ -294,7 +294,7 @@ class LineChild:
         return gone
 
 
-class Ahead(contextlib.AbstractContextManager["Ahead"]):
+class PreloadedChildren(contextlib.AbstractContextManager["PreloadedChildren"]):
     """Children that load while this process still loads. Its end as a context ends those that were not taken."""
 
     def __init__(self, *modules: str) -> None:

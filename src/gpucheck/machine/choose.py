@@ -171,7 +171,7 @@ def _missing(wanted: str, why: str) -> CannotLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class UsableDevices:
     """The accelerators that torch can use: their kind (None without any) and their number."""
 
     kind: str | None
@@ -182,7 +182,7 @@ class Usable:
 def judge_required(
     require: str | None,
     min_devices: int | None,
-    usable: Usable,
+    usable: UsableDevices,
     facts: Facts,
     *,
     fix: str | None = "gpucheck doctor says why",

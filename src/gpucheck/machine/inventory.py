@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver
-from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, PreloadedChildren
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.driver_reads import CudaReader, DeviceReading, DriverReading, NvmlReader
 from gpucheck.machine.host import AT_WORK_PERCENT
@@ -242,7 +242,7 @@ class Inventory(AbstractContextManager["Inventory"]):
         name: Callable[[int], str | None] = host.gpu_process_name,
         details: Callable[[Process], Process] = lambda process: process,
         root: Path = host.ROOT,
-        ahead: Ahead | None = None,
+        ahead: PreloadedChildren | None = None,
         timeout_s: float | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
@@ -256,14 +256,14 @@ class Inventory(AbstractContextManager["Inventory"]):
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name, self._details = name, details
-        self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
+        self._ahead, self._timeout_s = ahead or PreloadedChildren(), timeout_s
         # macOS has no NVIDIA driver.
         start = partial(self._ahead.start, NVML_READER)
         self._nvml = NvmlReader(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_devices: TorchDevices | None = None
-        self._earlier = Earlier()
+        self._earlier = LastKnownGpus()
         self._machine: MachineReading | None = None
         self._log: Log = (None, NO_GPU)
 
@@ -291,7 +291,7 @@ class Inventory(AbstractContextManager["Inventory"]):
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             reader.ask(processes=self._with_processes, links=self._with_links)
-            nvml_read = Earlier(facts.devices).added_to(reader.reading())
+            nvml_read = LastKnownGpus(facts.devices).added_to(reader.reading())
         # The facts may describe the torch of another interpreter.
         machine = machine._replace(torch=facts.torch or TorchBuild())
         joined = join(self._with_names(nvml_read), self._cuda, machine, facts.environment, self._torch_devices)
@@ -420,7 +420,7 @@ IDENTITY = ("name", "uuid", "pci_address", "serial", "minor_number", "compute_ca
 NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
-class Earlier:
+class LastKnownGpus:
     """GPUs by UUID, as they were last read without a failure."""
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:

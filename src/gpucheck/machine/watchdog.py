@@ -39,7 +39,7 @@ ENDING_S = 3.0
 SOON_S, LATEST_S = 1e-3, 1e8
 
 
-class Watched(NamedTuple):
+class WatchedDevice(NamedTuple):
     """A device at work, and the function that waits for it; None while there is none yet."""
 
     device: str
@@ -64,7 +64,7 @@ class Watchdog:
     asked_s: float = 0.0
     step: str = ""
     off_device: int = 0
-    watched: list[Watched] = field(default_factory=list)
+    watched: list[WatchedDevice] = field(default_factory=list)
     # The start of the running command, if it has its own process; None if the user's program calls gpucheck.
     began_s: float | None = None
     # `late` means that there is no time for another row; `ends_s` is when running work is interrupted.
@@ -81,7 +81,7 @@ class Watchdog:
         self.heard_s = self.clock()
         self.step = step or self.step
 
-    def silent(self) -> Watched | None:
+    def silent(self) -> WatchedDevice | None:
         """Return the watched device if it was silent for longer than its limit, else None."""
         if self.waited:
             self.waited = False
@@ -91,7 +91,7 @@ class Watchdog:
         watched = self.watched[-1]
         return watched if self.clock() - max(self.heard_s, self.asked_s) >= watched.limit_s else None
 
-    def is_lost(self, watched: Watched) -> bool:
+    def is_lost(self, watched: WatchedDevice) -> bool:
         """Return whether a silent device is lost: it does not finish its work, or it was silent for too long."""
         if watched.wait is None or not self._answers(watched.wait) or self.clock() - self.heard_s >= LONGEST_S:
             return True
@@ -113,7 +113,7 @@ class Watchdog:
         self.waited = self.waited and not answered
         return answered
 
-    def fault(self, watched: Watched) -> Fault:
+    def fault(self, watched: WatchedDevice) -> Fault:
         silent_s = self.clock() - self.heard_s
         return Fault("device", watched.where, watched.device, "TimeoutError", "", self.step, None, True, None, silent_s)
 
@@ -187,16 +187,16 @@ def _alarm() -> Iterator[None]:
 
 
 def watching(accel: device_lifetime.Waitable, where: str) -> contextlib.AbstractContextManager[None]:
-    return _watched(Watched(accel.id, where, SILENT_S, accel.synchronize))
+    return _watched(WatchedDevice(accel.id, where, SILENT_S, accel.synchronize))
 
 
 def opening(device: str, where: str) -> contextlib.AbstractContextManager[None]:
     """Watch a device while it is opened, when it cannot be asked yet."""
-    return _watched(Watched(device, where, OPENING_S, None))
+    return _watched(WatchedDevice(device, where, OPENING_S, None))
 
 
 @contextlib.contextmanager
-def _watched(watched: Watched) -> Iterator[None]:
+def _watched(watched: WatchedDevice) -> Iterator[None]:
     if watched.device == "cpu":
         yield
         return

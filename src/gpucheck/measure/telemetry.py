@@ -249,20 +249,20 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
     return ProcessorTime(time.monotonic(), machine_s, own_s)
 
 
-class Others(NamedTuple):
+class OtherProcesses(NamedTuple):
     """The average number of cores that other processes used in `span_s` seconds; None if that was too short."""
 
     cores: float | None
     span_s: float
 
 
-def others(before: ProcessorTime, after: ProcessorTime) -> Others:
+def others(before: ProcessorTime, after: ProcessorTime) -> OtherProcesses:
     span_s = after.at_s - before.at_s
     used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
-    return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
+    return OtherProcesses(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
 
 
-def is_busy(used: Others, threads: int, cores: int | None) -> bool:
+def is_busy(used: OtherProcesses, threads: int, cores: int | None) -> bool:
     """Return whether other processes left fewer cores than this process has threads, beyond the measuring error."""
     # A process's own time is exact, the machine's is sampled by ticks. The allowed error is the largest possible
     # standard deviation plus a tenth of a core.

@@ -18,7 +18,7 @@ import psutil
 from gpucheck import stats
 from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.measure.telemetry import Others, Watch
+from gpucheck.measure.telemetry import OtherProcesses, Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
 if TYPE_CHECKING:  # the code that opens a device loads torch
@@ -470,7 +470,9 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
     return with_telemetry(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
-def with_telemetry(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | None, why_not: str) -> Timed:
+def with_telemetry(
+    timed: Timed, threads: int, used: OtherProcesses, summary: dict[str, Any] | None, why_not: str
+) -> Timed:
     """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used.cores, **({"no_telemetry_because": why_not} if summary is None else {})}
     # Load on the CPU distorts only times on the host's clock.
@@ -479,7 +481,7 @@ def with_telemetry(timed: Timed, threads: int, used: Others, summary: dict[str, 
     return replace(timed, telemetry=summary, beside_flags=flags, beside_details=details)
 
 
-def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
+def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, OtherProcesses]:
     """Drop older telemetry and do the work. Return its result, and how many cores other processes kept busy."""
     watch.take()
     before = telemetry.processor_time(watch.pid)

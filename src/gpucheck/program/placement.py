@@ -51,7 +51,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UnregisteredPart:
     """A part that a model holds without registering it, in an `attribute` of a registered module."""
 
     name: str
@@ -77,9 +77,9 @@ def _is_users(kind: type) -> bool:
     return file is not None and devices.rank(file) < 2
 
 
-def held(model: nn.Module) -> list[Held]:
+def held(model: nn.Module) -> list[UnregisteredPart]:
     """Return every part that a model holds without registering it, each once, under the first name found."""
-    parts: list[Held] = []
+    parts: list[UnregisteredPart] = []
     # Registered parts, and parts already found. They are kept alive, so that no id is reused.
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
@@ -90,11 +90,11 @@ def held(model: nn.Module) -> list[Held]:
             return
         met[id(value)] = value
         if isinstance(value, Tensor):
-            parts.append(Held(name, "tensor", value, [value], holder, place, attribute))
+            parts.append(UnregisteredPart(name, "tensor", value, [value], holder, place, attribute))
         elif isinstance(value, nn.Module):  # the parts of a module belong to the module
             tensors = [*value.parameters(), *value.buffers()]
             met.update({id(part): part for part in (*value.modules(), *tensors)})
-            parts.append(Held(name, "module", value, tensors, holder, place, attribute))
+            parts.append(UnregisteredPart(name, "module", value, tensors, holder, place, attribute))
         else:
             for key, inner, kind in _inside(value):
                 better = kind if holder in ("attribute", "class") else holder
@@ -306,7 +306,7 @@ class _Examination:
     target: Target
     simulation: Simulation
     torch_calls: TorchCalls
-    built: work.Built
+    built: work.BuiltTarget
     # The model's device, unless the target has chosen another.
     device: str = str(COUNTED)
 
@@ -359,7 +359,7 @@ class _Examination:
     def _where(self, tensor: Tensor) -> str:
         return str(self.simulation.placements.device(tensor) or "unknown")
 
-    def _left(self) -> list[Held]:
+    def _left(self) -> list[UnregisteredPart]:
         behind = [
             replace(part, tensors=behind)
             for part in held(self.built.model)
@@ -371,7 +371,7 @@ class _Examination:
                 above, _, part = owner.rpartition(".")  # the module that contains a module of torch
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
                 place = place or _place_of(self.built.model.get_submodule(above), part)
-                behind.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
+                behind.append(UnregisteredPart(name, "parameter", tensor, [tensor], "attribute", place, attribute))
         return behind
 
     def _cached(self) -> list[LeftBehind]:
@@ -387,7 +387,7 @@ class _Examination:
         # A single number may be on the CPU.
         return self.simulation.placements.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _row_of(self, part: Held, run: results.SimulatedRun | None) -> LeftBehind:
+    def _row_of(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
@@ -404,7 +404,7 @@ class _Examination:
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
         )
 
-    def _use(self, part: Held, run: results.SimulatedRun | None) -> results.TensorUse:
+    def _use(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> results.TensorUse:
         """Return how the run used the part; if the run did not finish, how the source uses it."""
         origins = [self.simulation.placements.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
@@ -425,7 +425,7 @@ class _Examination:
                 return use
         return "unknown"
 
-    def _name_origins(self, things: Sequence[Held]) -> None:
+    def _name_origins(self, things: Sequence[UnregisteredPart]) -> None:
         """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
         placements = self.simulation.placements
         for part in things:

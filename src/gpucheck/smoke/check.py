@@ -12,7 +12,7 @@ from gpucheck.machine.accel import Accel
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedCheck:
     """A check that passed, and what it measured. `doubt` makes it a warning with the fix `fix`."""
 
     message: str = ""

@@ -1,7 +1,7 @@
 """The command `gpucheck smoke`: check that everything a training job relies on works here.
 
-A check is a row of `options.CHECKS` and a function that returns Passed, or raises WrongResult or Unavailable. Any other
-exception becomes the finding of the check.
+A check is a row of `options.CHECKS` and a function that returns PassedCheck, or raises WrongResult or Unavailable. Any
+other exception becomes the finding of the check.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
     # If libcuda hangs, torch would hang in this process too, with no way to end the wait.
     is_hung = driver is not None and driver.cuinit_code is None and driver.is_hung
     kind = None if is_hung else devices.default_accelerator()
-    usable = choose.Usable(kind, devices.device_count(kind) if kind else 0, torch.version.hip is not None)
+    usable = choose.UsableDevices(kind, devices.device_count(kind) if kind else 0, torch.version.hip is not None)
     return choose.judge_required(require, min_devices, usable, facts)
 
 

@@ -24,7 +24,7 @@ from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import Passed, Unavailable, WrongResult, expect, name_of
+from gpucheck.smoke.check import PassedCheck, Unavailable, WrongResult, expect, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
@@ -44,12 +44,12 @@ def without_pinning(accel: Accel) -> str | None:
     return None if accel.can_pin else f"not on {accel.kind}: no pinned memory in torch"
 
 
-def pinned(accel: Accel) -> Passed:
+def pinned(accel: Accel) -> PassedCheck:
     """Check that non-blocking copies from and to pinned memory are right after a synchronization."""
     return _apart(accel, "pinned") if has_context(accel) else _pinned(accel)
 
 
-def _pinned(accel: Accel) -> Passed:
+def _pinned(accel: Accel) -> PassedCheck:
     host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
     expect(
@@ -58,12 +58,12 @@ def _pinned(accel: Accel) -> Passed:
     return _copies(accel, host, home)
 
 
-def non_blocking(accel: Accel) -> Passed:
+def non_blocking(accel: Accel) -> PassedCheck:
     """Check that non-blocking copies from and to pageable memory are right after a synchronization."""
     return _copies(accel, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
-def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> Passed:
+def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> PassedCheck:
     moved = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=accel.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
@@ -80,7 +80,7 @@ def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> Passed:
         back.copy_(moved, non_blocking=True)
         accel.synchronize()
         _expect_none(back != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
-    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    return PassedCheck(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
@@ -98,12 +98,12 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
-def _apart(accel: Accel, check: str) -> Passed:
+def _apart(accel: Accel, check: str) -> PassedCheck:
     """Run a check of this module in a child. Raises the check's error, and WrongResult for a child without a result."""
     output = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
     answer = output.merged
     if "passed" in answer:
-        return Passed(**answer["passed"])
+        return PassedCheck(**answer["passed"])
     if "wrong" in answer:
         raise WrongResult(answer["wrong"], answer["fix"], **answer["evidence"])
     if "busy or unavailable" in answer.get("error", ""):
@@ -145,7 +145,7 @@ SHM_FIX = "start the container with --shm-size=1g or --ipc=host"
 SHM = "/dev/shm"
 
 
-class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
+class NumberedItems(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
     """Items with their number, the worker that made them, and data that follows from the number."""
 
     def __len__(self) -> int:
@@ -164,12 +164,12 @@ def shared_memory() -> tuple[int, int] | None:
     return None
 
 
-def data_loader(accel: Accel) -> Passed:
+def data_loader(accel: Accel) -> PassedCheck:
     """Check that a DataLoader with workers and pinned memory delivers every item once, in order, and whole."""
     return _apart(accel, "data_loader") if has_context(accel) else _data_loader(accel)
 
 
-def _data_loader(accel: Accel) -> Passed:
+def _data_loader(accel: Accel) -> PassedCheck:
     shm = shared_memory()
     if shm is not None and shm[1] < SHM_NEEDED:
         text = f"{SHM} has only {capacity(shm[1])} free, too little for DataLoader workers"
@@ -185,8 +185,8 @@ def _data_loader(accel: Accel) -> Passed:
     evidence = {"workers": WORKERS, "start_method": method, "pin_memory": pin, "shared_memory_bytes": shm and shm[0]}
     memory = "pinned" if pin else f"not pinned ({accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
-        return Passed(f"works, but {SHM} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
-    return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
+        return PassedCheck(f"works, but {SHM} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
+    return PassedCheck(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
 def _in_a_thread(work: Callable[[], list[BatchItems]], accel: Accel) -> list[BatchItems]:
@@ -211,7 +211,7 @@ def _in_a_thread(work: Callable[[], list[BatchItems]], accel: Accel) -> list[Bat
 
 def _batches(accel: Accel, pin: bool) -> Iterator[BatchItems]:
     """Yield every batch after comparing its values on the device."""
-    loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
+    loader = DataLoader(NumberedItems(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     for batch in loader:
         values = batch["values"]
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
@@ -243,13 +243,13 @@ NAN_PATTERNS = {
 }
 
 
-def usable(accel: Accel) -> Passed:
+def usable(accel: Accel) -> PassedCheck:
     """Check that the device can compute, and report its identity."""
     if reason := accel.why_broken():
         raise WrongResult(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
-    return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
+    return PassedCheck(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:
@@ -270,7 +270,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
-def round_trip(accel: Accel) -> Passed:
+def round_trip(accel: Accel) -> PassedCheck:
     """Check that each dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
     for dtype in (*COMMON, *OTHERS):
@@ -289,12 +289,12 @@ def round_trip(accel: Accel) -> Passed:
             raise WrongResult(f"{name_of(dtype)} came back with {changed}")
         moved.append(name_of(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
-    return Passed(
+    return PassedCheck(
         f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
     )
 
 
-def one_pebibyte(accel: Accel) -> Passed:
+def one_pebibyte(accel: Accel) -> PassedCheck:
     """Check that an allocation of 1 PiB raises out-of-memory, keeps no memory, and that the device still works."""
     before = _allocated(accel)
     try:
@@ -309,7 +309,7 @@ def one_pebibyte(accel: Accel) -> Passed:
     expect(answer == 499500.0, f"after out-of-memory a sum is {answer}, not 499500", fix=FIX["wrong data"])
     stayed = _allocated(accel) - before
     expect(stayed <= 0, f"after out-of-memory {capacity(stayed)} more than before are allocated")
-    return Passed("raised out-of-memory; the device still works", {"error": text})
+    return PassedCheck("raised out-of-memory; the device still works", {"error": text})
 
 
 def _allocated(accel: Accel) -> int:

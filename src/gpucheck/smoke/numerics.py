@@ -15,7 +15,7 @@ from torch.nn import functional
 from gpucheck.bench import dtypes, judging
 from gpucheck.machine.accel import Accel
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import Passed, WrongResult, expect, name_of
+from gpucheck.smoke.check import PassedCheck, WrongResult, expect, name_of
 from gpucheck.work import precision, reference
 
 # M, K and N of two products: the first fills tensor-core tiles, the second fits no tile.
@@ -80,7 +80,7 @@ def judge(product: Product, dtype: torch.dtype, bound_of: str | None = None) -> 
     return share
 
 
-def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype], Iterator[Product]]) -> Passed:
+def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype], Iterator[Product]]) -> PassedCheck:
     shares: dict[str, float] = {}
     not_taken = {}
     with precision.precision("ieee"):
@@ -96,7 +96,7 @@ def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype]
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not supported here: {', '.join(not_taken)}"
-    return Passed(message, {"error_over_bound": shares, "not_taken": not_taken})
+    return PassedCheck(message, {"error_over_bound": shares, "not_taken": not_taken})
 
 
 def _override_hint() -> str | None:
@@ -104,7 +104,7 @@ def _override_hint() -> str | None:
     return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
 
 
-def matmul(accel: Accel) -> Passed:
+def matmul(accel: Accel) -> PassedCheck:
     """Check that products agree with float64, and that float32 in IEEE precision is really float32."""
     with precision.precision("ieee"):
         real = precision.of_device(accel.device)
@@ -112,10 +112,10 @@ def matmul(accel: Accel) -> Passed:
         text = f"float32 products in IEEE precision were requested, torch computes {real}"
         raise WrongResult(text, _override_hint(), precision_observed=real)
     passed = _in_every_dtype(accel, matrix_products)
-    return Passed(passed.message, passed.evidence | {"precision_observed": real})
+    return PassedCheck(passed.message, passed.evidence | {"precision_observed": real})
 
 
-def convolution(accel: Accel) -> Passed:
+def convolution(accel: Accel) -> PassedCheck:
     """Check that convolutions agree with float64. Those of float32 use IEEE precision (cuDNN's default is TF32)."""
     return _in_every_dtype(accel, convolutions)
 
@@ -126,7 +126,7 @@ def without_tf32(accel: Accel) -> str | None:
     return None if support.kind == "native" else support.reason or f"whether {accel.name} has TF32 is unknown"
 
 
-def tf32(accel: Accel) -> Passed:
+def tf32(accel: Accel) -> PassedCheck:
     """Check that products and convolutions stay within the bound of TF32 where that is allowed."""
     with precision.precision("tf32"):
         real = precision.of_device(accel.device)
@@ -137,14 +137,14 @@ def tf32(accel: Accel) -> Passed:
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
         text = "TF32 was allowed, but products are still float32"
-        return Passed(text, evidence, doubt=True, fix=_override_hint())
-    return Passed("within the bound of TF32", evidence)
+        return PassedCheck(text, evidence, doubt=True, fix=_override_hint())
+    return PassedCheck("within the bound of TF32", evidence)
 
 
 # -- autocast and training ---------------------------------------------------------------------------------------------
 
 
-def autocast(accel: Accel) -> Passed:
+def autocast(accel: Accel) -> PassedCheck:
     """Check that autocast multiplies in low precision, keeps weights and gradients float32, and ends with its block."""
     kind = accel.kind
     low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
@@ -168,7 +168,7 @@ def autocast(accel: Accel) -> Passed:
     expect(grad is not None and grad.dtype == torch.float32, f"the gradient is {None if grad is None else grad.dtype}")
     weight = layer.weight.detach().cpu().T.to(low)
     share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
-    return Passed(f"{name_of(low)} products", {"error_over_bound": share})
+    return PassedCheck(f"{name_of(low)} products", {"error_over_bound": share})
 
 
 SAMPLES, CLASSES = 16, 10
@@ -216,7 +216,7 @@ def one_step(
     return float(first.detach()), float(second), gradients
 
 
-def training_step(accel: Accel) -> Passed:
+def training_step(accel: Accel) -> PassedCheck:
     """Check that a training step agrees with the CPU's in float64, and lowers the loss."""
     model = _model()
     reference_loss, reference_after, wanted = one_step(model, torch.device("cpu"), torch.float64)
@@ -233,4 +233,4 @@ def training_step(accel: Accel) -> Passed:
         expect(abs(loss - on_cpu) <= STEP_BOUND * abs(on_cpu), f"the loss is {loss:.9g}, on the CPU {on_cpu:.9g}")
     expect(after < before, f"the step took the loss from {before:.6g} to {after:.6g}")
     evidence = {"loss_before": before, "loss_after": after, "error_over_bound": shares}
-    return Passed(f"loss {before:.4f} → {after:.4f}, as on the CPU in float64", evidence)
+    return PassedCheck(f"loss {before:.4f} → {after:.4f}, as on the CPU in float64", evidence)

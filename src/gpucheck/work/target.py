@@ -412,7 +412,7 @@ def load(
 
 
 @dataclass(slots=True)
-class Built:
+class BuiltTarget:
     """The object that a target returned (`whole`), the module in it, and its known inputs."""
 
     whole: Any
@@ -424,7 +424,7 @@ class Built:
         return bool(self.inputs) or getattr(self.whole, "make_batch", None) is not None
 
 
-def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] | None = None) -> Built:
+def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] | None = None) -> BuiltTarget:
     """Find the target and build it on the device that its own code chooses. Raises TargetError as `load` does."""
     whole: Any
     if target.built_in is not None:
@@ -445,11 +445,11 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
             "lazy layers have weights once they have run",
             "run the model once in the factory, or give the sizes",
         )
-    return Built(whole, model, inputs)
+    return BuiltTarget(whole, model, inputs)
 
 
 def equip(
-    built: Built,
+    built: BuiltTarget,
     target: Target,
     *,
     mode: Mode,

@@ -120,7 +120,7 @@ def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: i
         cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
         line = {"say": "error", "kind": "RuntimeError", "text": text, "cause": cause, "memory": True}
         counters.write(memory, cells, line | {"file": None, "line": None, "step": 0, "phase": 1})
-    counted = command.answer(counters.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
+    counted = command.answer(counters.read(memory), command.RunEnd(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
     assert counted is not None
     assert (counted.asked_bytes, counted.other_processes_bytes, counted.phase) == (asked, others, "backward")
 
@@ -132,7 +132,7 @@ def test_how_busy_the_device_was_is_read_after_a_whole_period_of_nvml(ends_s: fl
         cells[counters.TORCH_NS] = 1
     read = counters.read(memory)
     at = ((0.5, 0.0), (2.0, 0.9), (6.0, 0.0))  # before a period is over, within, after the end
-    counted = command.answer(read, command.Ended(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
+    counted = command.answer(read, command.RunEnd(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
     assert counted is not None and counted.device_busy == busy
     assert (counted.device_busy_unknown is None) == (busy is not None)
 
@@ -146,14 +146,14 @@ def test_how_busy_the_device_was_is_read_after_a_whole_period_of_nvml(ends_s: fl
     ],
 )
 def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str, titles: list[str]) -> None:
-    ended = command.Ended(("x.py",), code, 0, 10**9, None, None)
+    ended = command.RunEnd(("x.py",), code, 0, 10**9, None, None)
     result = replace(command.answer(counters.read(bytearray(counters.SIZE)), ended), waits_for="device")
     time, *rest = judge.findings(result)
     assert (time.verdict, [finding.title for finding in rest]) == (verdict, titles)
 
 
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
-    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.RunEnd(("x.py",), 0, 0, 10**9, None, None))
     leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
     kept = TracedLine("/here/train.py", 7, "Net.0", "forward", 2**21, 2.0**20, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
@@ -195,7 +195,7 @@ LINE = RunLine(
     ],
 )
 def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size: int, many: bool) -> None:
-    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.RunEnd(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [finding.id for finding in found] == ["run.copies.small"] * many
@@ -212,7 +212,7 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     ],
 )
 def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) -> None:
-    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.RunEnd(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, **{"count": 20, "steps": 20, "bytes": 2**22, "time_s": 0.5} | counts)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [finding.id for finding in found] == [f"run.copies.{name}" for name in ids]
@@ -220,7 +220,7 @@ def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) ->
 
 def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> None:
     read = counters.read(bytearray(counters.SIZE))
-    empty = command.answer(read, command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(read, command.RunEnd(("x.py",), 0, 0, 10**9, None, None))
     counts = {7: 2, 3: 1, 9: 1, 5: 2}
     lines = [replace(LINE, line=at, count=count, time_s=at * 1e-6) for at, count in counts.items()]
     options = RunOptions(("x.py",), dry=SimulatedGpu())

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from gpucheck.program.run.reached import Left, not_reached
+from gpucheck.program.run.reached import LastLine, not_reached
 
 SOURCE = """
 import torch
@@ -67,30 +67,30 @@ RAN = {"prog.py": frozenset((FIT, line("def step"), line("def main")))}
     ("left", "names"),
     [
         # A loop that was ended leaves its own statements; what only prints does not count.
-        ([Left("prog.py", FIT, line("enumerate"), True)], ["Trainer.validate()"]),
+        ([LastLine("prog.py", FIT, line("enumerate"), True)], ["Trainer.validate()"]),
         # A program that was ended leaves what stands behind the line, and the loops around it.
-        ([Left("prog.py", FIT, line("self.step"), False)], ["Trainer.validate()", "summary()", "Trainer.save()"]),
+        ([LastLine("prog.py", FIT, line("self.step"), False)], ["Trainer.validate()", "summary()", "Trainer.save()"]),
         # The other branch is none, and what a caller would have called counts.
-        ([Left("prog.py", line("def main"), line("Trainer()"), False)], ["summary()"]),
-        ([Left("prog.py", 0, line("main(False)"), False)], []),
-        ([Left("other.py", 0, 1, False)], []),
+        ([LastLine("prog.py", line("def main"), line("Trainer()"), False)], ["summary()"]),
+        ([LastLine("prog.py", 0, line("main(False)"), False)], []),
+        ([LastLine("other.py", 0, 1, False)], []),
     ],
 )
-def test_what_was_left_names_its_functions(left: list[Left], names: list[str]) -> None:
+def test_what_was_left_names_its_functions(left: list[LastLine], names: list[str]) -> None:
     assert not_reached(TREES, RAN, left) == names
 
 
 def test_what_ran_is_reached() -> None:
     everything = {"prog.py": frozenset(range(len(SOURCE)))}
-    assert not_reached(TREES, everything, [Left("prog.py", FIT, line("self.step"), False)]) == []
+    assert not_reached(TREES, everything, [LastLine("prog.py", FIT, line("self.step"), False)]) == []
 
 
 def test_a_name_that_another_branch_gives_a_value_is_not_the_functions() -> None:
     """A lambda in place of a function that reads real data."""
     source = "if real:\n    def batch():\n        return torch.ones(2)\nelse:\n    batch = lambda: x\nstop\nbatch()\n"
-    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 6, False)]) == ["p:7"]
+    assert not_reached({"p": ast.parse(source)}, {}, [LastLine("p", 0, 6, False)]) == ["p:7"]
     alone = source.replace("batch = lambda: x", "pass")
-    assert not_reached({"p": ast.parse(alone)}, {}, [Left("p", 0, 6, False)]) == ["batch()"]
+    assert not_reached({"p": ast.parse(alone)}, {}, [LastLine("p", 0, 6, False)]) == ["batch()"]
 
 
 EPOCHS = """
@@ -122,7 +122,7 @@ loss = torch.nn.MSELoss()
     ],
 )
 def test_lines_behind_the_loop_are_named(source: str, function: int, line: int, names: list[str]) -> None:
-    left = [Left("/folder/prog.py", function, line, False)]
+    left = [LastLine("/folder/prog.py", function, line, False)]
     assert not_reached({"/folder/prog.py": ast.parse(source)}, {}, left) == names
 
 
@@ -131,4 +131,4 @@ def test_a_method_of_another_object_is_not_the_programs() -> None:
     source = (
         "class Net:\n    def to(self, x):\n        self.net(x)\n    update = to\nstop\nprint(x.to(1), kept.update(x))\n"
     )
-    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 5, False)]) == []
+    assert not_reached({"p": ast.parse(source)}, {}, [LastLine("p", 0, 5, False)]) == []

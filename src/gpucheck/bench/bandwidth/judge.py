@@ -61,7 +61,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every run of every row is right. One wrong run is enough to fail."""
     comparisons = [
         # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
-        judging.Compared(
+        judging.RunComparisons(
             f"in {label(row)}",
             run["details"].get("verified_slices", 0),
             run["details"].get("wrong_elements", 0) + run["details"].get("unsteady_comparisons", 0),

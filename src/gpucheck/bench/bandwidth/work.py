@@ -105,7 +105,7 @@ def moved(operation: Operation, size: int) -> int:
 
 
 @dataclass(slots=True)
-class Repeated:
+class RepeatedOperation:
     """One operation on slices of `size` bytes, which cover `span` bytes of each array. Each call uses the next one."""
 
     operation: Operation
@@ -188,7 +188,7 @@ def measure(
     operation: Operation, size: int, accel: Accel, arrays: Arrays, room: ArrayMemory, budget_s: float, watch: Watch
 ) -> Measurement:
     accel.reset_peak()
-    repeated = Repeated(operation, arrays, size, room.cold)
+    repeated = RepeatedOperation(operation, arrays, size, room.cold)
     rotation = repeated.count * size
 
     def verify() -> dict[str, Any]:

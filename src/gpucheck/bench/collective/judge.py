@@ -189,7 +189,7 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     if not wrong:
         measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
         title = "all results verified" if is_whole else f"verified: {measured}"
-        comparisons = [judging.Compared(f"in {label}", run["verified_elements"], 0) for label, run in details]
+        comparisons = [judging.RunComparisons(f"in {label}", run["verified_elements"], 0) for label, run in details]
         return judging.verification("collective.result", comparisons, "", judging.RERUN, sound_title=title)
     case = rows[0].case
     texts = []

@@ -287,7 +287,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class Repeats:
+class RepeatCheck:
     """Compares the results of equal sets of matrices with the first result. `precision` is as in `check_first`."""
 
     sets: Sequence[Matrices]

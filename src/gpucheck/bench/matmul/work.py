@@ -66,7 +66,7 @@ def measure(
             call()
         accel.synchronize()
         bound_of = observed if case.dtype == "tf32" else kind.bound_of
-        repeats = product.Repeats(sets, accel, bound_of)
+        repeats = product.RepeatCheck(sets, accel, bound_of)
         nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()

@@ -55,7 +55,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
             code, busy, unknown = _watched(running, job, emit)
             at, (cpu, peak) = time.perf_counter_ns(), _used()
             cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
-            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, began_s)
+            ended = RunEnd(options.program, code, began, at, cpu_s, peak, busy, unknown, began_s)
             _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
@@ -114,7 +114,9 @@ def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
         if failure is not None or not read.head[counters.TORCH_NS]:
             emit(Judged(judge.not_seen(failure, running.child)))
             return code or UNDECIDED
-        counted = answer(read, Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s))
+        counted = answer(
+            read, RunEnd(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
+        )
         result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
     emit(Answered("run_dry", result))
     findings = judge.dry_findings(result, counted, os.getcwd())
@@ -131,7 +133,9 @@ def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             if _is_as_it_ran(file, began_s):
                 trees[file] = ast.parse(Path(file).read_bytes())
-    left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
+    left = [
+        reached.LastLine(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")
+    ]
     return tuple(reached.not_reached(trees, ran, left))
 
 
@@ -164,7 +168,7 @@ def _watched(
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _answer(running: RunningProgram, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
+def _answer(running: RunningProgram, ended: RunEnd, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
     result = None if failure is not None else answer(counters.read(running.memory), ended, running.child)
     if job is not None:
@@ -290,7 +294,7 @@ _PARTS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnd:
     """The end of a run, and the readings from outside the program."""
 
     program: tuple[str, ...]
@@ -305,7 +309,7 @@ class Ended:
     began_s: float = math.inf  # since the epoch
 
 
-def answer(read: counters.CounterData, ended: Ended, child: int = 0) -> RunResult:
+def answer(read: counters.CounterData, ended: RunEnd, child: int = 0) -> RunResult:
     lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(line.kind not in ("data", "empty_cache") for line in lines)
     steps, window, begins_ns = _steps(read)
@@ -357,7 +361,7 @@ def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mappin
 
 
 def _shares(
-    read: counters.CounterData, ended: Ended, window: Sequence[Mapping[str, int]], begins_ns: int | None
+    read: counters.CounterData, ended: RunEnd, window: Sequence[Mapping[str, int]], begins_ns: int | None
 ) -> TimeShares | None:
     """Return the shares of time in the steady steps, or since torch's load if there are none; None without torch."""
     if not read.head[counters.TORCH_NS]:

@@ -25,7 +25,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LastLine:
     """A line at which the program was ended."""
 
     file: str
@@ -48,7 +48,9 @@ class _Function:
         return min(node.lineno for node in (self.node, *self.node.decorator_list))
 
 
-def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
+def not_reached(
+    trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[LastLine]
+) -> list[str]:
     """Return functions such as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs only once,
     such as `train.py:74`. `ran` has the first lines of the functions that ran in each file."""
     functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
@@ -104,7 +106,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
                 yield from _assigned(block)
 
 
-def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
+def _ahead(body: list[ast.stmt], at: LastLine) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """Return the statements that were still to run, and those among them that run only once. For an ended loop these
     are its body, and an empty list. Else they are the body of the outermost loop and everything after the line; the
     statements behind that loop run only once."""
