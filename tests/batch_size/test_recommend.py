@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.answer import choose, meets, peaks
+from gpucheck.batch_size.answer import choose, may_recommend, peaks
 from gpucheck.batch_size.outcome import TrialResult
 
 FITS = TrialResult(
@@ -55,7 +55,7 @@ def test_the_highest_peak_of_each_size_that_passed_counts() -> None:
 
 
 def test_what_meets_the_aim() -> None:
-    assert meets(FITS, 880.0)
-    assert meets(FITS, 870.0)  # within what repeats differ by
-    assert not meets(FITS, 860.0)
-    assert not meets(replace(FITS, outcome="timeout"), 880.0)
+    assert may_recommend(FITS, 880.0)
+    assert may_recommend(FITS, 870.0)  # within what repeats differ by
+    assert not may_recommend(FITS, 860.0)
+    assert not may_recommend(replace(FITS, outcome="timeout"), 880.0)

@@ -72,7 +72,7 @@ def work(*devices: Fake) -> list[Measurement]:
     opened = {device.id: device for device in devices}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accel, "open_device", opened.__getitem__)
-        return list(concurrent.between(*opened))
+        return list(concurrent.pair_rates(*opened))
 
 
 # what the child does

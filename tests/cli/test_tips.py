@@ -137,12 +137,12 @@ def test_every_line_of_the_tables_is_one_that_is_taken(words: dict[str, str]) ->
     refused = {word: line for word, line in words.items() if not tips.is_taken(line.split())}
     # A target's file has to be there.
     assert set(refused.values()) <= {"model net.py:make"}
-    assert not set(words) & set(commands.below("bench" if words is not tips.WORDS else ""))
+    assert not set(words) & set(commands.commands_in("bench" if words is not tips.WORDS else ""))
 
 
 @pytest.mark.parametrize("name", ["list", "monitor", "nope", "nodes", "run-all"])
 def test_what_is_hardly_alike_is_not_guessed(name: str) -> None:
-    assert tips.near(name, list(commands.below())) is None
+    assert tips.near(name, list(commands.commands_in())) is None
 
 
 def test_short_names_of_common_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

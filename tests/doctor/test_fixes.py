@@ -74,7 +74,7 @@ def fix_of(condition: str, evidence: Evidence) -> str | None:
     ],
 )
 def test_a_fix_is_given_as_it_works_here(fix: str, host: Host, text: str) -> None:
-    assert fixes.here(fix, host) == text
+    assert fixes.adapted(fix, host) == text
 
 
 def test_the_findings_carry_it() -> None:

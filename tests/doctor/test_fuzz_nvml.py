@@ -148,7 +148,7 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
             unseen[name] = "the process that samples NVML ended early"
         except QueryRefused as refused:
             unseen[name] = refused.reason
-    return command.gathered({"stage": "end", "began_s": 10.0, "took_s": 1.0}, "", samples, unseen, {})
+    return command.load_result({"stage": "end", "began_s": 10.0, "took_s": 1.0}, "", samples, unseen, {})
 
 
 class Once:

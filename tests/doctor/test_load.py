@@ -258,7 +258,7 @@ def sample(at_s: float, *names: str) -> dict[str, Any]:
 def test_only_readings_under_load_count() -> None:
     samples = [sample(9.0, "gpu_idle"), sample(10.1, "sw_power_cap"), sample(10.5), sample(11.2, "gpu_idle")]
     said = {"stage": "end", "began_s": 10.0, "took_s": 1.0}
-    seen = command.gathered(
+    seen = command.load_result(
         said, "", {"cuda:0": samples, "cuda:1": []}, {"cuda:1": "NVML is silent"}, {"cuda:2": "lost"}
     )
     assert (seen.outcome, seen.left_out) == ("ran", {"cuda:2": "lost"})
@@ -287,7 +287,7 @@ def test_only_readings_under_load_count() -> None:
     ],
 )
 def test_how_it_ended_early(stage: str | None, failed: str, outcome: str, reason: str) -> None:
-    seen = command.gathered({} if stage is None else {"stage": stage}, failed, {}, {}, {})
+    seen = command.load_result({} if stage is None else {"stage": stage}, failed, {}, {}, {})
     assert (seen.outcome, seen.reason) == (outcome, reason)
 
 

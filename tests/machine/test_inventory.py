@@ -17,7 +17,7 @@ from gpucheck.machine.driver_reads import (
     DriverReading,
     NvmlReader,
 )
-from gpucheck.machine.inventory import Inventory, MachineReading, join, only
+from gpucheck.machine.inventory import Inventory, MachineReading, join, select_devices
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Python, TorchBuild
 
@@ -214,7 +214,7 @@ def test_choosing_devices_moves_their_reasons_along() -> None:
             "/devices/1/pcie/width": "d",
         },
     )
-    kept = only(facts, lambda device: device.cuda_index == 1)
+    kept = select_devices(facts, lambda device: device.cuda_index == 1)
     assert kept.devices == (facts.devices[1],)
     assert kept.unknown == {"/driver/version": "a", "/devices/0/power_w": "c", "/devices/0/pcie/width": "d"}
 

@@ -72,7 +72,7 @@ def test_what_several_devices_share_is_said_once_and_with_every_one_of_them() ->
         for n in range(3)
     ]
     other = Finding("stress.slow", "fail", "cuda:3: 9 % slower", "power", {}, None, "cuda:3")
-    assert [line.text for line in text.said([*alike, other])] == [
+    assert [line.text for line in text.finding_lines([*alike, other])] == [
         "✗ cuda:0 to cuda:2  9 % slower: heat",
         "→ gpucheck devices --device cuda:0 (and 2 more, each by its own address)",
         "✗ cuda:3: 9 % slower: power",

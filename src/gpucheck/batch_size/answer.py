@@ -256,7 +256,7 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
     return max(chosen // step * step, points[0][0])
 
 
-def meets(result: TrialResult, aim: float) -> bool:
+def may_recommend(result: TrialResult, aim: float) -> bool:
     """Return whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 

@@ -177,7 +177,7 @@ class SearchLoop:
                 return self._no_recommendation(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
             # If there is no time to run `size`, the largest size is recommended if its own peak leaves the headroom.
-            if answer.meets(result or known[largest], aim):
+            if answer.may_recommend(result or known[largest], aim):
                 return answer.recommendation(self.history, result or known[largest])
             if result is None:
                 return self._no_recommendation("no time left to run it")

@@ -246,7 +246,7 @@ def main() -> int:
     """Copy between the two devices in the arguments, and send each measurement, or the error, as a line. Return 0."""
     say = claim_stdout()
     try:
-        for measurement in between(*sys.argv[1:]):
+        for measurement in pair_rates(*sys.argv[1:]):
             say({"measurement": to_json(measurement)})
         say({"end": True})
     except CannotLook as error:
@@ -257,7 +257,7 @@ def main() -> int:
     return 0
 
 
-def between(*names: str) -> Iterator[Measurement]:
+def pair_rates(*names: str) -> Iterator[Measurement]:
     """Yield the rate from the first device to the second, and back. Raises CannotLook if there is no room."""
     from gpucheck.machine import accel as accels
 

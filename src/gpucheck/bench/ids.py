@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.messages import FIX
-from gpucheck.report.finding import Id, Role, of
+from gpucheck.report.finding import Id, Role, ids_of
 
 _CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
 # Ids with these suffixes describe the machine, not a benchmark's own figures.
@@ -13,7 +13,7 @@ OF_THE_MACHINE = ("cpu_busy", "clock")
 def _of_any(command: str) -> tuple[Id, ...]:
     """Return the ids that every benchmark has."""
     name = command.removeprefix("bench ")
-    return of(
+    return ids_of(
         command,
         Id(
             f"{name}.error",
@@ -57,7 +57,7 @@ def _of_any(command: str) -> tuple[Id, ...]:
     )
 
 
-_TRANSFER = of(
+_TRANSFER = ids_of(
     "bench transfer",
     Id("transfer.copies", "copies were made", "No copy was possible.", "gpucheck smoke"),
     Id("transfer.corrupt", "copies arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
@@ -110,7 +110,7 @@ _TRANSFER = of(
         "transfer.part", "this part can be measured here", "The device does not support it.", "leave it out with --skip"
     ),
 )
-_BANDWIDTH = of(
+_BANDWIDTH = ids_of(
     "bench bandwidth",
     Id(
         "bandwidth.operation",
@@ -133,7 +133,7 @@ _BANDWIDTH = of(
         "gpucheck devices shows the memory clock",
     ),
 )
-_MATMUL = of(
+_MATMUL = ids_of(
     "bench matmul",
     Id(
         "matmul.result",
@@ -179,7 +179,7 @@ _MATMUL = of(
         role="advises",
     ),
 )
-_OVERLAP = of(
+_OVERLAP = ids_of(
     "bench overlap",
     Id("overlap.copies", "copies beside compute arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
     Id(
@@ -198,7 +198,7 @@ _OVERLAP = of(
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
 )
-_CROSSOVER = of(
+_CROSSOVER = ids_of(
     "bench crossover",
     Id(
         "crossover.result",
@@ -221,7 +221,7 @@ _CROSSOVER = of(
     ),
     Id("crossover.device", "the device can be compared", "This needs an accelerator besides the CPU.", "--device cuda"),
 )
-_COLLECTIVE = of(
+_COLLECTIVE = ids_of(
     "bench collective",
     Id(
         "collective.result",
@@ -276,7 +276,7 @@ _COLLECTIVE = of(
         "check MASTER_ADDR and MASTER_PORT",
     ),
 )
-_BENCH = of(
+_BENCH = ids_of(
     "bench",
     Id(
         "device.shared",

@@ -97,7 +97,7 @@ def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -
     """Return the comparisons in each run of these rows. A run that was neither compared nor timed has none."""
     comparisons = []
     for row in rows:
-        for details in (run["details"] for run in runs.each(row)):
+        for details in (run["details"] for run in runs.each_run(row)):
             slices, wrong = details.get("verified_slices") or 0, details.get("wrong_bytes")
             if slices or wrong or row.time_s or row.rate:
                 # Without a count of wrong bytes, a run verified nothing.
@@ -143,7 +143,10 @@ def cpu_busy(benchmark: str, measurements: Sequence[Measurement], facts: Facts) 
     if not busy:
         return []
     most = max(
-        run["details"]["cores_used_by_others"] for row in busy for run in runs.each(row) if "cpu-busy" in run["flags"]
+        run["details"]["cores_used_by_others"]
+        for row in busy
+        for run in runs.each_run(row)
+        if "cpu-busy" in run["flags"]
     )
     # `cores` is the number that this process may use, or None.
     cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
@@ -197,7 +200,7 @@ def clock(benchmark: str, measurements: Sequence[Measurement]) -> list[Finding]:
 
 def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], total: int) -> tuple[dict[str, Any], str]:
     """Return the readings of rows with this flag as evidence and in words. `names` are the causes of the flag."""
-    of_runs = [run for row in held for run in runs.each(row) if flag in run["flags"]]
+    of_runs = [run for row in held for run in runs.each_run(row) if flag in run["flags"]]
     readings = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
     raised = {name for reading in readings for name in reading["clock_reasons"]}
     raised |= {name for reading in readings for name, span_s in (reading.get("violations_s") or {}).items() if span_s}

@@ -17,7 +17,7 @@ import gpucheck
 from gpucheck import errors, naming
 from gpucheck.cli import commands, pages
 from gpucheck.cli.commands import parameters
-from gpucheck.cli.pages import tell, tell_bug
+from gpucheck.cli.pages import print_bug, print_error
 from gpucheck.cli.parse import HelpGroup
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
 from gpucheck.machine import device_lifetime
@@ -100,10 +100,10 @@ def _run(given: list[str]) -> int:
     except (TyperException, UsageError) as error:
         from gpucheck.cli import tips  # imported late: most command lines are right
 
-        tell(tips.completed(error, with_command(given)), debug=debug and isinstance(error, UsageError))
+        print_error(tips.completed(error, with_command(given)), debug=debug and isinstance(error, UsageError))
         return errors.USAGE
     except GpucheckError as error:
-        tell(error, debug=debug)
+        print_error(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
         # A failed command still counts as failed if its report could not be printed.
@@ -121,9 +121,9 @@ def _run(given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
         unusable = errors.of_dependency(error) if isinstance(error, ImportError) else None
         if unusable is not None:
-            tell(unusable, debug=debug)
+            print_error(unusable, debug=debug)
             return unusable.exit_code
-        tell_bug(error, given)
+        print_bug(error, given)
         return errors.BUG
 
 
@@ -178,10 +178,10 @@ def _could_not_print(error: OSError) -> int:
         _silence_stdout()
         return errors.CLOSED_STDOUT
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
-        tell_bug(error, sys.argv[1:])
+        print_bug(error, sys.argv[1:])
         return errors.BUG
     from gpucheck.cli import outputs
 
     _silence_stdout()
-    tell(CannotLook("stdout cannot be written", *outputs.why(error)))
+    print_error(CannotLook("stdout cannot be written", *outputs.why(error)))
     return errors.COULD_NOT_LOOK

@@ -80,7 +80,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         def report(meeting: work.Meeting) -> int:
             return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=judge)
 
-        return work.led(place, options, report)
+        return work.run_under_launcher(place, options, report)
     return session.run(common, measure, judge=judge)
 
 

@@ -307,7 +307,7 @@ OWN_LIMIT = "doctor", "time_budget"
 
 
 @functools.cache
-def below(group: str = "") -> dict[str, Command]:
+def commands_in(group: str = "") -> dict[str, Command]:
     """Return the rows of a group, or of the program, by the last word of their names; empty for any other name."""
     row = find(group)
     rows = resolve_name(row.commands) if row is not None and row.commands else ()
@@ -317,11 +317,11 @@ def below(group: str = "") -> dict[str, Command]:
 def find(name: str) -> Command | None:
     """Return the row of a command, or of the program if `name` is empty; None for an unknown command."""
     group, _, own = name.rpartition(" ")
-    return below(group).get(own) if name else PROGRAM
+    return commands_in(group).get(own) if name else PROGRAM
 
 
 def names() -> list[str]:
-    groups = (below(row.name).values() if row.commands else (row,) for row in COMMANDS)
+    groups = (commands_in(row.name).values() if row.commands else (row,) for row in COMMANDS)
     return [row.name for rows in groups for row in rows]
 
 

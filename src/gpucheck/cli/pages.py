@@ -39,7 +39,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_co
         sections[-1][1].extend(extra)
     else:
         sections.append(("Options", list(extra)))
-    for place, (own, command) in enumerate(commands.below(name).items()):
+    for place, (own, command) in enumerate(commands.commands_in(name).items()):
         if command.heading or place == 0:
             sections.append((command.heading or "Commands", []))
         sections[-1][1].append((own, " ".join(command.paragraphs[0].split()).partition(". ")[0].rstrip(".")))
@@ -59,7 +59,7 @@ def say(text: str, *, head: str = "") -> None:
     print(f"{head}{' '.join(naming.as_typed(text).split())}", file=sys.stderr)
 
 
-def tell(error: GpucheckError, *, debug: bool = False) -> None:
+def print_error(error: GpucheckError, *, debug: bool = False) -> None:
     """Print an error on stderr: wrong usage with tip and usage, any other error with cause and fix."""
     if debug:
         import traceback
@@ -78,7 +78,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
             say(text, head=head)
 
 
-def tell_bug(error: BaseException, given: Sequence[str]) -> None:
+def print_bug(error: BaseException, given: Sequence[str]) -> None:
     """Print the traceback of a bug and where to report it, on stderr. `given` is the command line."""
     import platform
     import traceback

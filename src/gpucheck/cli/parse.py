@@ -59,10 +59,10 @@ class HelpGroup(TyperGroup):
     get_help = help_page
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(commands.below(name_of(ctx)))
+        return list(commands.commands_in(name_of(ctx)))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        row = commands.below(name_of(ctx)).get(cmd_name)
+        row = commands.commands_in(name_of(ctx)).get(cmd_name)
         if row is None:
             return None
         return HelpGroup(name=row.name, invoke_without_command=True) if row.commands else HelpCommand(row)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.cli import session
 from gpucheck.cli.commands import Common
-from gpucheck.cli.pages import say, tell, tell_bug
+from gpucheck.cli.pages import print_bug, print_error, say
 from gpucheck.errors import FAILED, GpucheckError
 from gpucheck.program.options import RunOptions
 
@@ -57,11 +57,11 @@ def run(common: Common, options: RunOptions) -> int:
     try:
         _report(common, files, collector, began, code)
     except GpucheckError as error:
-        tell(error, debug=common.debug)
+        print_error(error, debug=common.debug)
     except OSError as error:
-        tell(GpucheckError("the report could not be written", os.strerror(error.errno or 0)))
+        print_error(GpucheckError("the report could not be written", os.strerror(error.errno or 0)))
     except Exception as error:  # noqa: BLE001 (a bug of ours is reported, and the program's status stays)
-        tell_bug(error, sys.argv[1:])
+        print_bug(error, sys.argv[1:])
     # SystemExit bypasses the handling of gpucheck's own exit statuses, because this one is the program's.
     raise SystemExit(end_like(code))
 

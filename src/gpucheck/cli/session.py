@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 import gpucheck
 from gpucheck import errors, units
 from gpucheck.cli.commands import Common
-from gpucheck.cli.pages import tell, tell_bug
+from gpucheck.cli.pages import print_bug, print_error
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import device_lifetime, watchdog
 from gpucheck.render.text import TextLine, signed
@@ -136,7 +136,7 @@ class _Session:
             if self.files is not None:
                 self.files.write(report)
         except GpucheckError as error:
-            tell(error)
+            print_error(error)
             status = settle((status, error.exit_code))
         if unprinted is not None:
             raise Unprinted(unprinted, status) from unprinted
@@ -150,7 +150,7 @@ class _Session:
         except Exception as error:
             if self.judge is None:
                 raise
-            tell_bug(error, sys.argv[1:])
+            print_bug(error, sys.argv[1:])
             self.judge, self._misjudged = None, True
             fault = Fault("error", self.common.command, None, type(error).__name__, str(error), "judging")
             self.collector(Failed(fault))
@@ -211,7 +211,7 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
             emit(Notice(str(error), "kept"))
         session.view.close()
         error.command = common.command
-        tell(error, debug=common.debug)
+        print_error(error, debug=common.debug)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (the findings so far are reported, whatever is raised)
         return _report_fault(error, emit, common, so_far)
@@ -227,7 +227,7 @@ def _report_fault(error: Exception, emit: Emit, common: Common, so_far: Collecto
         fault = faults.of(error, common.command, None, step=watchdog.step())
         emit(Failed(fault))
     if fault.kind == "error" and not faults.is_of_library(error):
-        tell_bug(error, sys.argv[1:])
+        print_bug(error, sys.argv[1:])
         return errors.BUG
     if common.debug:
         traceback.print_exception(error)

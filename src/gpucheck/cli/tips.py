@@ -243,8 +243,10 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Comman
     if (row := word.replace("-", " ", 1)) in commands.names():
         yield from ([*row.split(), *rest], row.split())
     others = [row for row in commands.names() if " " in row and (not group or row.startswith(f"{group} "))]
-    meant = [row for row in others if row.endswith(f" {word}")] + ([word] if group and word in commands.below() else [])
-    if likely := near(word, list(commands.below(group))):
+    meant = [row for row in others if row.endswith(f" {word}")] + (
+        [word] if group and word in commands.commands_in() else []
+    )
+    if likely := near(word, list(commands.commands_in(group))):
         meant.append(f"{group} {likely}".strip())
     elif likely := near(word, [row.split()[1] for row in others]):
         meant += [row for row in others if row.endswith(f" {likely}")]

@@ -28,7 +28,7 @@ from gpucheck.health.nvidia import (
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import PreloadedChildren
 from gpucheck.machine.choose import MASK, read_mask
-from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, select_devices
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND, NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
@@ -246,8 +246,8 @@ def selected(requested: str, facts: Facts) -> Facts:
     if not any(choose.is_named(device, requested) for device in facts.devices):
         # `choose` resolves `auto` and raises all errors.
         ids = choose.choose(requested, facts).ids
-        return only(facts, lambda device: device.id in ids)
-    return only(facts, lambda device: choose.is_named(device, requested))
+        return select_devices(facts, lambda device: device.id in ids)
+    return select_devices(facts, lambda device: choose.is_named(device, requested))
 
 
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:

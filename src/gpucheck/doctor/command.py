@@ -23,7 +23,7 @@ from gpucheck.health.nvidia import is_divided
 from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
 from gpucheck.machine.choose import UsableDevices
 from gpucheck.machine.driver_reads import ANSWER_S
-from gpucheck.machine.stack import TorchProbe, how_it_ended, said
+from gpucheck.machine.stack import TorchProbe, how_it_ended, probe_answer
 from gpucheck.measure.telemetry import Sample, Watch, held_bytes, summarise
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, TorchBuild
@@ -185,8 +185,8 @@ def why_not(card: Device) -> str:
     return f"in use by others, which hold {units.capacity(held)} of its memory" if held is not None else ""
 
 
-def gathered(
-    said: Mapping[str, Any],
+def load_result(
+    answer: Mapping[str, Any],
     failed: str,
     samples: Mapping[str, Sequence[Sample]],
     unseen: Mapping[str, str],
@@ -199,11 +199,11 @@ def gathered(
     if failed:
         # A GPU that is full or was taken meanwhile is not faulty, nor is one whose load has not begun.
         stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
-        stage = str(said.get("stage"))
+        stage = str(answer.get("stage"))
         reached = stage in ("prepare", "load")
         outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
         return LoadResult(outcome, f"{failed} ({stages.get(stage, 'as it was started')})", (), left_out)
-    run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
+    run = Run("", 1, (float(answer["took_s"]),), (float(answer["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
     return LoadResult("ran", None, cards, left_out)
 
@@ -249,9 +249,9 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
         output = child_protocol.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
-    answer = said(output.lines)
+    answer = probe_answer(output.lines)
     failed = ""
     if answer.get("stage") != "end":
         late = f"it did not finish within {timeout_s:g} s"
         failed = late if output.ending.how == "late" else str(answer.get("error") or how_it_ended(output.ending))
-    return gathered(answer, failed, samples, unseen, left_out)
+    return load_result(answer, failed, samples, unseen, left_out)

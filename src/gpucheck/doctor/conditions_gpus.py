@@ -14,7 +14,7 @@ from gpucheck.machine.nvml_fields import applies
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
 from gpucheck.report.finding import Verdict
-from gpucheck.report.report import few, told_once
+from gpucheck.report.report import few, joined_messages
 from gpucheck.report.results.short import LoadResult
 
 # A CUDA context takes a few hundred MiB, including that of the probed torch.
@@ -58,7 +58,9 @@ def _foreign_memory(evidence: Evidence) -> Signs | None:
     if not taken:
         return None
     used = {name: card.memory_used_bytes or 0 for name, card in taken.items()}
-    message = told_once([(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()])
+    message = joined_messages(
+        [(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()]
+    )
     if not all(map(_is_for_a_screen, taken.values())):
         return Signs(message, used)
     return Signs(message, used, verdict="info", title="the desktop uses GPU memory")
@@ -407,7 +409,7 @@ def _not_run(evidence: Evidence) -> Signs | None:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
     if not reasons and load.outcome == "ran":
         return None
-    message = told_once(list(reasons.items()))
+    message = joined_messages(list(reasons.items()))
     return Signs(message or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 

@@ -24,7 +24,7 @@ from gpucheck.xid import RESET
 BLOCKED = 17
 
 
-def _said(evidence: Evidence) -> Signs:
+def _nvml_error(evidence: Evidence) -> Signs:
     driver = evidence.driver
     message = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     details = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
@@ -57,7 +57,7 @@ def _in_state(state: str, code: int) -> JudgeCondition:
         if state == "lost" and evidence.logged(FALLEN):
             return None
         if evidence.driver.nvml_code == code:
-            return _said(evidence)
+            return _nvml_error(evidence)
         dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == state]
         # The check of that GPU reports the state if CUDA works with other GPUs.
         signs = None if evidence.cuda_works else Signs.of(dead)
@@ -102,7 +102,7 @@ def _other(evidence: Evidence) -> Signs | None:
         return None
     # The title and the fix are those of a GPU with this state.
     title, _, fix = hardware.DEAD["no interrupts"] if driver.nvml_code == 11 else (None, "", None)
-    return replace(_said(evidence), title=title and f"GPU {title}", fix=fix)
+    return replace(_nvml_error(evidence), title=title and f"GPU {title}", fix=fix)
 
 
 def _held(cards: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
@@ -182,7 +182,9 @@ NVML = on(
         meaning="Windows' driver is too old for this WSL, a Linux driver is installed too, or it is in TCC mode.",
         settle="nvidia-smi in Windows shows the driver version and the mode",
         fix="update NVIDIA's driver in Windows, then wsl --shutdown; in TCC mode: nvidia-smi -dm 0 there",
-        judge=lambda evidence: _said(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None,
+        judge=lambda evidence: (
+            _nvml_error(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None
+        ),
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
     ),

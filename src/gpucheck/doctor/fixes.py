@@ -27,7 +27,7 @@ IN_WINDOWS = "update NVIDIA's driver, and restart Windows"
 FROM_WSL = "in Windows: update NVIDIA's driver, then wsl --shutdown, and start it again"
 
 
-def here(fix: str, host: Host) -> str:
+def adapted(fix: str, host: Host) -> str:
     """Adapt a fix to a container, whose host runs kernel commands, to WSL and to Windows, unless it mentions them."""
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":

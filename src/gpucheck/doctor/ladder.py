@@ -60,7 +60,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             verdict=signs.verdict or condition.verdict,
             certainty=signs.certainty or condition.certainty,
             title=signs.title or condition.title,
-            fix=fixes.here(condition.fix if signs.fix is None else signs.fix, evidence.host),
+            fix=fixes.adapted(condition.fix if signs.fix is None else signs.fix, evidence.host),
         )
         # A failure breaks its stage and everything above. A milder verdict does not.
         breaks = here.stage is not None and here.verdict == "fail"

@@ -35,7 +35,7 @@ from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
 from gpucheck.report.codec import visible
 from gpucheck.report.events import Answered, Emit, Judged, Notice
-from gpucheck.report.finding import Finding, Id, of
+from gpucheck.report.finding import Finding, Id, ids_of
 from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
@@ -43,7 +43,7 @@ from gpucheck.units import capacity
 
 # Findings that belong to no check: options of smoke, failures that end any command, bugs, and an interrupted report.
 _OWN = (
-    *of(
+    *ids_of(
         "smoke",
         Id(
             "device.required",
@@ -58,7 +58,7 @@ _OWN = (
             "gpucheck devices; then gpucheck doctor",
         ),
     ),
-    *of(
+    *ids_of(
         "bench, memory, smoke and find-batch-size",
         Id(
             "device.error",
@@ -75,7 +75,7 @@ _OWN = (
             f"{FIX['memory held']} shows which processes use memory; then run again",
         ),
     ),
-    *of(
+    *ids_of(
         "devices, and every other command",
         Id(
             "gpucheck.error",
@@ -84,7 +84,7 @@ _OWN = (
             "report it with the traceback at the project's issue tracker",
         ),
     ),
-    *of(
+    *ids_of(
         "judge",
         Id(
             "judge.incomplete",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpucheck.report.finding import Id, of
+from gpucheck.report.finding import Id, ids_of
 
-_CHECK = of(
+_CHECK = ids_of(
     "fleet check",
     Id("fleet.node", "this node is good", "No check of the node failed or stayed undecided."),
     Id(
@@ -21,7 +21,7 @@ _CHECK = of(
         "gpucheck doctor; --devices 0 for a node without GPUs",
     ),
 )
-_JUDGE = of(
+_JUDGE = ids_of(
     "fleet judge",
     Id(
         "fleet.nodes",

@@ -39,7 +39,7 @@ Ask = Callable[[str], str | None]
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
     """Return the meaning of an exception of the command `where` on `device`. `ask` is called if that does not tell."""
-    cause, raised, text = _telling(error)
+    cause, raised, text = _cause_and_text(error)
     whose = cause and cause.whose
     kind: FaultKind
     fresh: str | None = None
@@ -61,7 +61,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     return Fault(kind, where, device, raised, text, step, cause.id if cause else None, poisons, fresh)
 
 
-def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
+def _cause_and_text(error: BaseException) -> tuple[messages.Cause | None, str, str]:
     """Return an exception's cause, with the class and text of the exception in its chain that shows it."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
@@ -78,7 +78,7 @@ def is_device(error: GpucheckError) -> bool:
     """Return whether a gpucheck error came from a failed device. An unusable device has not failed."""
     if isinstance(error, DeviceFailed):
         return True
-    cause, _, _ = _telling(error)
+    cause, _, _ = _cause_and_text(error)
     return cause is not None and cause.whose == "device"
 
 
@@ -89,7 +89,7 @@ def is_of_library(error: BaseException) -> bool:
     trace = error.__traceback__
     if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
         return False
-    cause, _, _ = _telling(error)
+    cause, _, _ = _cause_and_text(error)
     if cause is not None and cause.whose == "program":
         return False
     if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # a converted exception of a generator

@@ -396,7 +396,7 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
     return replace(facts, driver=kernel_driver.events(lines, time.time() - time.monotonic(), facts.driver))
 
 
-def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
+def select_devices(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     """Return the facts with the devices that `keep` accepts, and the reasons of these devices."""
     kept = [place for place, device in enumerate(facts.devices) if keep(device)]
     unknown = {}

@@ -372,14 +372,14 @@ def probe(
     return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
-def said(lines: Sequence[Message]) -> Message:
+def probe_answer(lines: Sequence[Message]) -> Message:
     """Return the merged lines that the probe printed, by their mark: a start-up file may print anything."""
     return {name: value for line in lines if line.get("gpucheck") for name, value in line.items() if name != "gpucheck"}
 
 
 def read_torch(output: ChildOutput) -> TorchProbe:
     """Return the report from the child's lines, which has the steps before a crash."""
-    report, ending = from_json(TorchProbe, said(output.lines)), output.ending
+    report, ending = from_json(TorchProbe, probe_answer(output.lines)), output.ending
     if report.stage == "end":
         return report
     if ending.how == "unstarted":

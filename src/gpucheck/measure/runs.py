@@ -158,7 +158,7 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     if len(rows) == 1:
         return first
     # Each run keeps the details that differ from process to process: addresses of buffers, clocks, other load.
-    details = {**first.method.details, "each_run": [run for row in rows for run in each(row)]}
+    details = {**first.method.details, "each_run": [run for row in rows for run in each_run(row)]}
     return replace(
         first,
         memory=_largest([row.memory for row in rows]),
@@ -168,7 +168,7 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     )
 
 
-def each(row: Measurement) -> list[dict[str, Any]]:
+def each_run(row: Measurement) -> list[dict[str, Any]]:
     """Return the flags, telemetry and details of each run of a row, in order. A single run has those of the row."""
     own = {"flags": row.flags, "telemetry": row.telemetry, "details": row.method.details}
     of_runs: list[dict[str, Any]] = row.method.details.get("each_run") or [own]
@@ -177,7 +177,7 @@ def each(row: Measurement) -> list[dict[str, Any]]:
 
 def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
     """Return the given `flags` that more than half of the row's runs have."""
-    of_runs = [run["flags"] for run in each(row)]
+    of_runs = [run["flags"] for run in each_run(row)]
     return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 
 

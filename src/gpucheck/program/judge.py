@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, of
+from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, ids_of
 from gpucheck.report.results import model as results
 
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
@@ -236,7 +236,7 @@ _UNJUDGED = (
     "An operation of another library was not judged. It may accept tensors on any device.",
     "run it once on a GPU",
 )
-_MODEL = of(
+_MODEL = ids_of(
     "model",
     Id(
         "model.left_behind",
@@ -272,7 +272,7 @@ _MODEL = of(
     Id("model.followed", *_FOLLOWED),
     Id("model.unjudged", *_UNJUDGED),
 )
-_RUN_DRY = of(
+_RUN_DRY = ids_of(
     "run --dry",
     Id(
         "run.dry.placement",
@@ -319,7 +319,7 @@ _RUN_DRY = of(
     ),
     Id("run.dry.unjudged", *_UNJUDGED),
 )
-_RUN = of(
+_RUN = ids_of(
     "run",
     Id(
         "run.time",

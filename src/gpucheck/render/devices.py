@@ -15,7 +15,7 @@ from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render import text
-from gpucheck.render.doctor import gravity, ladder, versions_line
+from gpucheck.render.doctor import ladder, sort_position, versions_line
 from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, table_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import NEEDS_ACTION, Finding
@@ -43,7 +43,7 @@ _SHORT_STATES = (
 def page(report: Report) -> Page:
     findings = report.findings
     if any(finding.verdict in NEEDS_ACTION for finding in findings):
-        return Page(None, _body(report), findings=findings, order=gravity)
+        return Page(None, _body(report), findings=findings, order=sort_position)
     line, cause = _answer(report)
     then = NONE_THEN if cause is not None and cause.id == NONE else None
     return Page(line, _body(report), findings=findings, cause=cause, then=then)
@@ -275,7 +275,7 @@ def status_page(report: Report) -> Page:
     details = ladder(result.rungs if result is not None else ())
     then = NONE_THEN if cause is not None and cause.id == NONE else None
     then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
-    return Page(line, body, details, findings, cause=cause, then=then, under=under, order=gravity)
+    return Page(line, body, details, findings, cause=cause, then=then, under=under, order=sort_position)
 
 
 def _status_answer(

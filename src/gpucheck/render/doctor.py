@@ -48,15 +48,15 @@ def page(report: Report) -> Page:
         if first.evidence.get("settle"):
             under.append(TextLine(f"to make sure: {first.evidence['settle']}"))
         line = text.answer(first.verdict, first.title)
-        return Page(line, body, findings=others, cause=first, under=under, order=gravity)
+        return Page(line, body, findings=others, cause=first, under=under, order=sort_position)
     # The finding about the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counts["fail"]:
         # A lost GPU comes first, and then the line that the others work.
         body = [TextLine(text.sentence(whole)), TextLine(), *body]
-        return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
-    return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=gravity)
+        return Page(None, body, findings=[finding for finding in others if finding is not whole], order=sort_position)
+    return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=sort_position)
 
 
 def _whole(whole: Finding, others: Counter[Verdict]) -> TextLine:
@@ -140,7 +140,7 @@ _ORDER = {
 }
 
 
-def gravity(finding: Finding) -> int:
+def sort_position(finding: Finding) -> int:
     """Return the sort position among findings of one verdict: findings that are in no table first, then checks in table
     order, then warnings about the use or the environment of a GPU.
     """

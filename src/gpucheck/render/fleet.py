@@ -62,7 +62,7 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     body.append(TextLine(_counts(fleet)))
     # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
-    body += [TextLine(), *text.said(warnings)] if warnings else []
+    body += [TextLine(), *text.finding_lines(warnings)] if warnings else []
     groups: list[PageBlock] = [TextLine(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     verdict = report.summary.verdict if first is None else first.verdict
     line = text.answer(verdict, headline.title) if headline is not None and headline.id != "fleet.suspect" else None

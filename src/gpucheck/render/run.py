@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from gpucheck import units
-from gpucheck.program.run.judge import at, costly, placed
+from gpucheck.program.run.judge import costly, place_text, placed
 from gpucheck.render import text
 from gpucheck.render.text import UNKNOWN, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import NEEDS_ACTION, Finding
@@ -53,7 +53,7 @@ def page(report: Report) -> Page:
     if rows := list(costly(result)):
         spent = (Column("time, ms", keep=9), text.column_of_numbers([row.time_s for row in rows], 1e-3))
         memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
-        body += [TextLine(), _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)]
+        body += [TextLine(), _by_line(rows, [place_text(row.file, row.line, folder) for row in rows], spent, memory)]
     body += [TextLine(), *_memory(result), *_traced(result, folder)]
     body = [text.signed(ended.verdict, text.sentence(ended)), *body] if ended is not None and main is time else body
     # The finding on time is also shown if the program's end is the answer and the finding is a warning.
@@ -165,7 +165,7 @@ def _traced(result: RunResult, folder: str) -> list[PageBlock]:
     lines = table_of(
         [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step],
         [
-            filled(Column("line", "left"), lambda row: at(row.file, row.line, folder)),
+            filled(Column("line", "left"), lambda row: place_text(row.file, row.line, folder)),
             filled(Column("module", "left", keep=5), lambda row: row.module or UNKNOWN),
             filled(Column("phase", "left", keep=4), lambda row: row.phase),
             numbers(Column("at the peak, MiB"), lambda row: row.peak_bytes, units.MIB),
@@ -254,7 +254,13 @@ def model_page(report: Report) -> Page:
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
     bad = [finding for finding in shown if finding.verdict in NEEDS_ACTION]
     rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
-    body = [*text.said(rest), *([TextLine()] if rest else []), _tree(result.rows), TextLine(), *_totals(result)]
+    body = [
+        *text.finding_lines(rest),
+        *([TextLine()] if rest else []),
+        _tree(result.rows),
+        TextLine(),
+        *_totals(result),
+    ]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
 
 

@@ -265,7 +265,7 @@ def svg(report: Report, theme: Theme = "dark") -> str:
     """Return an SVG picture of the report's screen in 80 columns, below the command line that made it."""
     from xml.sax.saxutils import escape
 
-    title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
+    title = text.command_line(report.argv) if report.argv else f"gpucheck {report.command}"
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "legacy_windows": False}
     paper = Console(file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="standard", **plain)
     show(paper, text.blocks(report))

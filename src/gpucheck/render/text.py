@@ -284,7 +284,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
     page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
     # The same budget would end too soon again.
     late = "use a longer --time-budget" if report.incomplete == LATE else ""
-    again = late or (typed(report.argv) if report.argv else "")
+    again = late or (command_line(report.argv) if report.argv else "")
     parts: list[Sequence[PageBlock]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
         # A benchmark with --baseline shows its measurements first, then the changes.
@@ -293,7 +293,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
         at_rest = [
             finding for finding in page.findings if finding.verdict not in NEEDS_ACTION and finding is not page.cause
         ]
-        parts += [said(at_rest), page.details]
+        parts += [finding_lines(at_rest), page.details]
     return parts
 
 
@@ -309,10 +309,10 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
     if fix is None or option is None or report.command.split()[:1] != list(report.argv[:1]):
         return fix
     argv = [argument for argument in report.argv if argument not in _OF_THE_SCREEN]
-    return typed([*without(argv, option[1]), *fix.split()])
+    return command_line([*without(argv, option[1]), *fix.split()])
 
 
-def typed(argv: Sequence[str]) -> str:
+def command_line(argv: Sequence[str]) -> str:
     """Return a command line to type, without options such as `--json` and `--output`."""
     return shlex.join(["gpucheck", *without(without([word for word in argv if word != "--json"], "--output"), "-o")])
 
@@ -339,8 +339,8 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[PageBlock
     if cause is not None and cause.fix:
         laid_out.append(advice_line(cause.fix))
     # Failures come first, and a short screen keeps them.
-    stay = len(said([finding for finding in asking if finding.verdict == "fail"]))
-    laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(said(asking))]
+    stay = len(finding_lines([finding for finding in asking if finding.verdict == "fail"]))
+    laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(finding_lines(asking))]
     if incomplete:
         laid_out.append(signed("warn", f"not complete: {incomplete}"))
     then = page.then or (again if incomplete else "")
@@ -349,7 +349,7 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[PageBlock
     return laid_out
 
 
-def said(findings: Sequence[Finding]) -> list[TextLine]:
+def finding_lines(findings: Sequence[Finding]) -> list[TextLine]:
     """Return a line for each group of findings, and its first fix: the others differ only in the GPU's address."""
     lines: list[TextLine] = []
     for group in grouped(findings):

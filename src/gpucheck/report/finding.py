@@ -33,7 +33,7 @@ class Id:
     command: str = ""
 
 
-def of(command: str, *ids: Id) -> tuple[Id, ...]:
+def ids_of(command: str, *ids: Id) -> tuple[Id, ...]:
     """Return the IDs of a command's findings, with the command filled in."""
     return tuple(replace(row, command=command) for row in ids)
 

@@ -284,7 +284,7 @@ class FindingGroup:
 
     @property
     def message(self) -> str:
-        return told_once(self.messages)
+        return joined_messages(self.messages)
 
     @property
     def line(self) -> str:
@@ -332,7 +332,7 @@ def _group(members: list[Finding], title: str) -> FindingGroup:
     return FindingGroup(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
 
 
-def told_once(pairs: Sequence[tuple[str, str]]) -> str:
+def joined_messages(pairs: Sequence[tuple[str, str]]) -> str:
     """Return each text once, after all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
     by_words: dict[str, list[str]] = {}
     for name, words in pairs:

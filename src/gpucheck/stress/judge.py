@@ -14,7 +14,7 @@ from gpucheck.measure import runs
 from gpucheck.measure.telemetry import THROTTLED
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.fault import judge as of_fault
-from gpucheck.report.finding import Finding, Id, Verdict, of
+from gpucheck.report.finding import Finding, Id, Verdict, ids_of
 from gpucheck.report.report import Judgement, Report, few
 from gpucheck.report.results.stress import StressDevice, StressResult, StressWrong
 
@@ -59,7 +59,7 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
 # The causes of counters that have a specific fix.
 _CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
-IDS = of(
+IDS = ids_of(
     "stress",
     Id(
         "stress.wrong",

@@ -281,7 +281,7 @@ def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     while not tracer.memory.peak and time.monotonic() < deadline:
         time.sleep(0.01)
     assert tracer.memory.top().held == (((("", 0, ""), "backward"), 12),)
-    assert judge.at("", 0, "/") == "an unknown line"
+    assert judge.place_text("", 0, "/") == "an unknown line"
 
 
 def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:

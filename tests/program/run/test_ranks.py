@@ -975,8 +975,8 @@ def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.Monkey
 
 
 def test_the_recorders_size_is_the_users_where_it_was_set() -> None:
-    assert ranks.enlarged({"TORCH_FR_BUFFER_SIZE": "10"}) == {}
-    assert list(ranks.enlarged({}).values()) == ["4096"]
+    assert ranks.with_flight_recorder({"TORCH_FR_BUFFER_SIZE": "10"}) == {}
+    assert list(ranks.with_flight_recorder({}).values()) == ["4096"]
 
 
 def entry(record: int, number: int, **more: Any) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
             run["details"].get("wrong_elements", 0) + run["details"].get("unsteady_comparisons", 0),
         )
         for row in measurements
-        for run in runs.each(row)
+        for run in runs.each_run(row)
     ]
     title, what, sound = "a result is wrong", "elements", "all results verified"
     return judging.verification("bandwidth.result", comparisons, title, what=what, sound_title=sound)

@@ -98,7 +98,7 @@ def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return (column % 128 + row).to(torch.float32), ((column // 128 + row) % 128 + 1).to(torch.float32)
 
 
-def moved(operation: Operation, size: int) -> int:
+def bytes_moved(operation: Operation, size: int) -> int:
     """Return the bytes that one call reads and writes."""
     reads, writes = ARRAYS[operation]
     return (reads + writes) * size + (size // ROW if operation == "read" else 0)
@@ -205,7 +205,7 @@ def measure(
         timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE),
         threads=torch.get_num_threads() if accel.is_cpu else 1,
         case={"operation": operation, "size_bytes": size},
-        work=("bytes", float(moved(operation, size)), "B/s"),
+        work=("bytes", float(bytes_moved(operation, size)), "B/s"),
         cache="cold" if rotation >= COLD_FACTOR * room.cache else "warm",
         verify=verify,
     )

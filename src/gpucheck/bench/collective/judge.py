@@ -179,7 +179,7 @@ JUDGE = BenchmarkJudge(findings, headlines, together=together, thresholds=THRESH
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     """Return whether every rank's data is right in every run. If rows are missing, the title lists the collectives."""
-    details = [(label(row), run["details"]) for row in rows for run in runs.each(row)]
+    details = [(label(row), run["details"]) for row in rows for run in runs.each_run(row)]
     wrong: list[dict[str, Any]] = [
         {"row": label, **{name: rank[name] for name in ("rank", "host", "device", "wrong_elements")}}
         for label, run in details

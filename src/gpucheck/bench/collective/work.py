@@ -261,7 +261,7 @@ class Meeting:
             self.children.popitem()[1].stop()
 
 
-def led(place: Rendezvous, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
+def run_under_launcher(place: Rendezvous, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
     """Run one process of a launcher: rank 0 reports, the others follow. Return the exit status, the same in each."""
     meeting = Meeting(options, place=place)
     if place.rank:

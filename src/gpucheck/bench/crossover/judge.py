@@ -119,7 +119,7 @@ def _precision(rows: Sequence[Measurement], facts: Facts) -> Finding:
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:
-    bad = [row.case for row in rows if not all(run["details"]["result_is_right"] for run in runs.each(row))]
+    bad = [row.case for row in rows if not all(run["details"]["result_is_right"] for run in runs.each_run(row))]
     if not bad:
         return Finding("crossover.result", "pass", "all results verified")
     wrong = list(dict.fromkeys(f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad))

@@ -46,7 +46,7 @@ def is_as_asked(row: Measurement) -> bool:
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    return [run["details"] for row in rows for run in runs.each(row)]
+    return [run["details"] for row in rows for run in runs.each_run(row)]
 
 
 def findings(device: DeviceRows) -> list[Finding]:
@@ -195,7 +195,7 @@ TF32_GAINS = 1.2
 ONE_RATE = 0.02
 
 
-def standing(rows: Iterable[Measurement]) -> list[Measurement]:
+def judged_rows(rows: Iterable[Measurement]) -> list[Measurement]:
     """Return the rows that a dtype is judged by: sustained rates, else bursts (`--burst`), else ordinary rows."""
     kept = []
     for mine in runs.group_by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
@@ -220,12 +220,12 @@ def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
     """Return the fastest product of each dtype in the requested precision, without emulated ones."""
     right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
-    return judging.best(standing(right), NAME, "dtype", rate)
+    return judging.best(judged_rows(right), NAME, "dtype", rate)
 
 
 def _fastest(rows: Rows) -> list[Finding]:
     """Report the best rate of each dtype, and the gain of TF32."""
-    best = judging.best(standing(row for row in rows if row.rate is not None), NAME, "dtype", rate)
+    best = judging.best(judged_rows(row for row in rows if row.rate is not None), NAME, "dtype", rate)
     if not best:
         return []
     rates = {dtype: rate(row) for dtype, row in best.items()}
@@ -320,7 +320,7 @@ def share_of_products(rows: Rows, part: GpuPeaks | Unknown | None) -> list[Findi
 
 def _clock_seen(row: Measurement) -> float | None:
     """Return the median SM clock inside the row's windows over all runs, or None."""
-    clocks = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(row)]
+    clocks = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each_run(row)]
     medians = [clock["median"] for clock in clocks if clock]
     return statistics.median(medians) if medians else None
 

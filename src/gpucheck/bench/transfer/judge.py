@@ -82,7 +82,7 @@ C2C_AGREEMENT = 0.05
 BELOW_MAX, NOT_READ = "link-below-max", "the link could not be read under load"
 
 
-def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
+def below_maximum(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
     """Return `generation` and `width` of a PCIe link as (now, maximum), if they are below the maximum."""
     if link.c2c_bytes_per_s is not None:
         return {}
@@ -113,7 +113,7 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
     """Return the link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
     pinned = [row for row in measurements if row.case["host_memory"] == "pinned"]
     for row in sorted(pinned, key=lambda row: -row.case["size_bytes"]):
-        for run in runs.each(row):
+        for run in runs.each_run(row):
             if (link := of_telemetry(run["telemetry"])) is not None:
                 return link
     if measurements and all(row.device.id == "cpu" for row in measurements):
@@ -126,7 +126,7 @@ def flagged(row: Measurement) -> Measurement:
     """Return the row, with the flag `link-below-max` if its large pinned copies used a link below its maximum."""
     link = of_telemetry(row.telemetry)
     # Small copies do not keep the link awake.
-    if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below(link):
+    if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below_maximum(link):
         return row
     # Copies faster than the reported link use another link.
     is_other = link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s
@@ -167,7 +167,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
         title, carries = f"pinned copies reach {units.percent(share)} of the link", units.byte_rate(limit)
         finding = Finding(name, "pass", title, f"{reached}; {link.label} carries {carries}", evidence)
     # A narrow link is a fault if no GPU slot has so few lanes, a slow link if the slot's generation is known.
-    findings, lower = [finding], below(link)
+    findings, lower = [finding], below_maximum(link)
     if "width" in lower:
         now, most = lower["width"]
         title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"

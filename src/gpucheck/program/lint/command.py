@@ -253,7 +253,7 @@ class ScopeAnalysis(Expressions):
         self.statements(node.body)
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
-        self.flow = facts.met(taken, self.flow)
+        self.flow = facts.join_flows(taken, self.flow)
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self._loop(node, node.target, self.value(node.iter))
@@ -274,7 +274,7 @@ class ScopeAnalysis(Expressions):
             self.statements(node.body)
             self.quiet -= quiet
             self.flow.dead = False
-            self.flow = facts.met(before, self.flow)
+            self.flow = facts.join_flows(before, self.flow)
             before = self.flow.copy()
         self.loops.pop()
         self.statements(node.orelse)
@@ -301,7 +301,7 @@ class ScopeAnalysis(Expressions):
         before = self.flow.copy()
         self.statements(node.body)
         ends = self.flow
-        failed = facts.met(before, ends) if not ends.dead else before
+        failed = facts.join_flows(before, ends) if not ends.dead else before
         if not ends.dead:
             self.statements(node.orelse)
             ends = self.flow
@@ -309,7 +309,7 @@ class ScopeAnalysis(Expressions):
             self.flow = failed.copy()
             self.flow.names |= dict.fromkeys(facts.captured(handler), UNKNOWN)
             self.statements(handler.body)
-            ends = facts.met(ends, self.flow)
+            ends = facts.join_flows(ends, self.flow)
         has_left, ends.dead = ends.dead, False
         self.flow = ends
         self.statements(node.finalbody)
@@ -325,7 +325,7 @@ class ScopeAnalysis(Expressions):
             self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in facts.captured(part)}
             self.value(case.guard)
             self.statements(case.body)
-            ends = facts.met(ends, self.flow)
+            ends = facts.join_flows(ends, self.flow)
         self.flow = ends
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Scope:

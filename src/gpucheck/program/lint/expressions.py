@@ -140,7 +140,7 @@ class Expressions(Scope):
         """Return the result of an operation on these values, which must be on one device: that of the known tensors."""
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
         tensors.read(self, node, values)
-        tensors.apart(self, node, values)
+        tensors.mixed_devices(self, node, values)
         operands = [value for value in values if value.is_tensor]
         if not operands:
             return NUMBER if values and all(value.kind == "number" for value in values) else UNKNOWN
@@ -214,7 +214,7 @@ class Expressions(Scope):
         if base.is_tensor:
             index = next((known for known in indices if known.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
-                tensors.apart(self, node, [base, index])
+                tensors.mixed_devices(self, node, [base, index])
             tensors.waited(self, [index])  # the host waits for the number of elements that a mask selects
             # Slices keep the dimensions, a tensor of indices has its own, and an integer removes one.
             keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
@@ -426,7 +426,7 @@ class Expressions(Scope):
         if _takes_tensors(module):
             tensors.read(self, given.node, given.all)
             values = [inner for value in given.all for inner in (value.parts or (value,))]
-            tensors.apart(self, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
+            tensors.mixed_devices(self, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
         if is_torchs and module.name.endswith("Loss"):
             return Value("tensor", "", SCALAR, given.node, graph=self._has_graph(given))
         first = given.first()

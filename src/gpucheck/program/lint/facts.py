@@ -391,7 +391,7 @@ class Flow:
                 self.names[key] = replace(value, pending=None, item=item, parts=())
 
 
-def met(flow: Flow, other: Flow) -> Flow:
+def join_flows(flow: Flow, other: Flow) -> Flow:
     """Return the state where two paths meet. A path that has ended does not count."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()

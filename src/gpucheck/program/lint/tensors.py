@@ -48,7 +48,7 @@ def _is_kept(run: Scope, node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
 
 
-def apart(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
+def mixed_devices(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
     """Report an operation that combines a tensor made on the CPU with one on the module's device."""
     tensors = [value for value in values if value.is_tensor]
     if not run.in_forward or all(value.place != "input" for value in tensors):

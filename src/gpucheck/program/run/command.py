@@ -46,7 +46,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     if not options.module and script != "-":
         _check_file(script)
     job = None if options.dry else ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
-    asked, added = (None, {}) if job is None else (job.asked(), ranks.enlarged(os.environ))
+    asked, added = (None, {}) if job is None else (job.asked(), ranks.with_flight_recorder(os.environ))
     cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
         if options.dry is not None:
@@ -127,14 +127,15 @@ def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
 
 
 def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
-    ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
+    ran = {line["file"]: frozenset(line["begins"]) for line in read.lines_of("ran")}
     trees = {}
     for file in ran:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             if _is_as_it_ran(file, began_s):
                 trees[file] = ast.parse(Path(file).read_bytes())
     left = [
-        reached.LastLine(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")
+        reached.LastLine(line["file"], line["function"], line["line"], line["is_loop"])
+        for line in read.lines_of("left")
     ]
     return tuple(reached.not_reached(trees, ran, left))
 
@@ -150,7 +151,7 @@ def _watched(
         while code is None:
             code = running.wait()
             if watch is None:  # only the first device that the program uses is watched
-                uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
+                uuids = (line["uuid"] for line in counters.read(running.memory).lines_of("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
                     watch = Watch(
                         uuid, start=lambda given: LineChild(python_argv("gpucheck.machine.nvml_sampler", given, "busy"))
@@ -319,7 +320,7 @@ def answer(read: counters.CounterData, ended: RunEnd, child: int = 0) -> RunResu
         program=ended.program,
         exit=ended.exit,
         wall_s=(ended.at_ns - ended.began_ns) / 1e9,
-        torch=next((str(line["version"]) for line in read.said("torch")), None),
+        torch=next((str(line["version"]) for line in read.lines_of("torch")), None),
         device_used=used,
         waits_for=waits_for,
         reason=reason,
@@ -333,7 +334,7 @@ def answer(read: counters.CounterData, ended: RunEnd, child: int = 0) -> RunResu
         error=next(iter(judge.rows_of(read, "error", results.RunError)), None),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        not_followed=tuple(line["text"] for line in read.said("not_followed")),
+        not_followed=tuple(line["text"] for line in read.lines_of("not_followed")),
     )
 
 
@@ -345,7 +346,7 @@ def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mappin
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
     # Traced steps take longer, so they are reported separately too.
-    apart = min(max(apart, *(int(line["last_step"]) for line in read.said("trace")), 0), count - 1)
+    apart = min(max(apart, *(int(line["last_step"]) for line in read.lines_of("trace")), 0), count - 1)
     first = [row for row in rows if row["number"] < apart]
     steady = rows[len(first) :]
     durations = [row["duration_ns"] / 1e9 for row in steady]
@@ -424,7 +425,7 @@ _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_ag
 
 
 def _lines(read: counters.CounterData, began_s: float) -> tuple[RunLine, ...]:
-    said = {int(line["site"]): line for line in read.said("site")}
+    said = {int(line["site"]): line for line in read.lines_of("site")}
     calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
     for number, row in enumerate(read.sites):
         if number in said and (row["count"] or row["time_ns"]):
@@ -440,7 +441,7 @@ def _lines(read: counters.CounterData, began_s: float) -> tuple[RunLine, ...]:
 
 
 def _devices(read: counters.CounterData) -> tuple[RunDevice, ...]:
-    said = {int(line["index"]): line for line in read.said("device")}
+    said = {int(line["index"]): line for line in read.lines_of("device")}
     return tuple(
         RunDevice(
             f"cuda:{index}",
@@ -482,13 +483,13 @@ _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
 
 def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
-    error = next((line for line in read.said("error") if line["memory"]), None)
+    error = next((line for line in read.lines_of("error") if line["memory"]), None)
     if error is None:
         return None
-    said = next(read.said("held"), {})
+    said = next(read.lines_of("held"), {})
     held = {f"{name}_bytes": said.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
     # The last failure ended the program.
-    failure: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
+    failure: dict[str, Any] = next(reversed([*read.lines_of("oom")]), {}) if error["cause"] == "oom.cuda" else {}
     asked = failure.get("asked") or next(map(_size, _ASKED.finditer(error["text"])), None)
     others = sum(map(_size, _OTHERS.finditer(error["text"]))) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
@@ -528,7 +529,7 @@ def _size(match: re.Match[str]) -> int:
 
 
 def _traced(read: counters.CounterData, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
-    said = next(reversed([*read.said("trace")]), None)
+    said = next(reversed([*read.lines_of("trace")]), None)
     if said is None:
         return None
     steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None

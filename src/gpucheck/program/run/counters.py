@@ -58,7 +58,7 @@ class CounterData:
     steps: tuple[dict[str, int], ...]
     lines: tuple[dict[str, Any], ...]
 
-    def said(self, kind: str) -> Iterator[dict[str, Any]]:
+    def lines_of(self, kind: str) -> Iterator[dict[str, Any]]:
         return (line for line in self.lines if line.get("say") == kind)
 
 

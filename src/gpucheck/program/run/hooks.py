@@ -358,7 +358,7 @@ class _Steps:
         totals = [cells[place] for place in _TOTALS]
         spent = [total - before for total, before in zip(totals, self.before, strict=True)]
         number = cells[counters.STEPS]
-        memory_now = memory_peaks.now(cells)
+        memory_now = memory_peaks.current_memory(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
         for place, value in enumerate(row, counters.step_at(number)):

@@ -74,13 +74,13 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
-        where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
+        where = f"{place_text(line.file, line.line, folder)}, {_cost(line)}"
         advice = _advice_on(line, result, verdict)
         judged += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in advice]
     return judged
 
 
-def at(file: str | None, line: int | None, folder: str) -> str:
+def place_text(file: str | None, line: int | None, folder: str) -> str:
     """Return a place such as `train.py:31`, relative to `folder`."""
     return f"{_named(file, folder)}:{line}" if file else "an unknown line"
 
@@ -126,7 +126,7 @@ def _end(result: RunResult, folder: str) -> Finding:
     if result.error is not None:
         error = result.error
         first = error.text.strip().splitlines()[0] if error.text.strip() else ""
-        where = at(error.file, error.line, folder)
+        where = place_text(error.file, error.line, folder)
         can_be_typed = first.isprintable() and first[:1] not in ("", "-")
         can_be_explained = can_be_typed and (error.cause or _OF_DEVICES.search(first))
         fix = f"gpucheck explain {shlex.quote(first)}" if can_be_explained else None
@@ -152,7 +152,7 @@ def _growth(result: RunResult, folder: str) -> Finding:
     fix = None if kept else "gpucheck run --trace 5 … names the line that creates the remaining tensors"
     if kept:
         worst = max(kept, key=lambda line: line.kept_bytes_per_step)
-        message += f"; most is created at {at(worst.file, worst.line, folder)}"
+        message += f"; most is created at {place_text(worst.file, worst.line, folder)}"
         # A graph is held by no container, but its loss may be.
         held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
@@ -173,7 +173,7 @@ def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
         message = f"{capacity(memory.asked_bytes)} requested at once in {memory.phase}; {message}"
     if memory.holders:
         most = memory.holders[0]
-        where = at(most.file, most.line, folder)
+        where = place_text(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
     title = _BLAMED.get(memory.blame or "", ("memory of {} ran out", ""))[0].format(memory.device)
     evidence = {"blame": memory.blame, **parts}
@@ -289,7 +289,7 @@ def dry_result(
     """Return a dry run's result. `counted` is `run`'s result from the same counters."""
     assert options.dry is not None
     stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
-    end = next(read.said("end"), None)
+    end = next(read.lines_of("end"), None)
     # `run` sorts its lines by time. A dry run has no times, so its lines are sorted by count.
     fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
     lines = (DryLine(**row | {"file": _named(row["file"], folder)}) for row in fields if row["kind"] != "data")
@@ -300,7 +300,7 @@ def dry_result(
         torch=counted.torch,
         has_values=not options.no_values,
         steps=read.head[counters.STEPS],
-        ended_after_steps=any(read.said("steps_done")),
+        ended_after_steps=any(read.lines_of("steps_done")),
         mismatches=rows_of(read, "mismatch", results.DryMismatch),
         stopped=stopped,
         lines=tuple(sorted(lines, key=lambda line: (-line.count, -line.bytes, line.file, line.line, line.kind))),
@@ -311,9 +311,9 @@ def dry_result(
         remarks=rows_of(read, "remark", results.Remark),
         mixed=tuple(_errors_caught(read, stopped)),
         trains=end is not None and end["trains"],
-        loops_ended=any(line["is_loop"] for line in read.said("left")),
+        loops_ended=any(line["is_loop"] for line in read.lines_of("left")),
         not_reached=not_reached,
-        not_followed=tuple(line["text"] for line in read.said("not_followed")),
+        not_followed=tuple(line["text"] for line in read.lines_of("not_followed")),
     )
 
 
@@ -321,7 +321,7 @@ _Row = TypeVar("_Row")
 
 
 def rows_of(read: counters.CounterData, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
-    return tuple(from_json(made, line) for line in read.said(kind))
+    return tuple(from_json(made, line) for line in read.lines_of(kind))
 
 
 def _errors_caught(read: counters.CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:

@@ -162,7 +162,7 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
             _say({"say": "device", "index": index, "name": properties.name, "uuid": name, "total": total})
 
 
-def now(cells: memoryview) -> tuple[int, int, int]:
+def current_memory(cells: memoryview) -> tuple[int, int, int]:
     """Return the bytes allocated and reserved on all devices, and the resident set. An unknown value is -1."""
     rows = [counters.DEVICES_AT + index * _WIDTH for index in _devices]
     allocated, reserved = (sum(cells[at + place] for at in rows) if rows else -1 for place in (1, 2))

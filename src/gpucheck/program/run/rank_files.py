@@ -501,7 +501,7 @@ def _place(record: RankRecord) -> str | None:
 
 
 def _at(file: str, line: int) -> str:
-    return judge.at(file, line, os.getcwd())
+    return judge.place_text(file, line, os.getcwd())
 
 
 def _collective(record: RankRecord, key: _Key) -> Collective:

@@ -193,7 +193,7 @@ def _meeting() -> Path:
     return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
 
-def enlarged(env: Mapping[str, str]) -> dict[str, str]:
+def with_flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that sets up the program's flight recorder; variables that the user has set stay."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
