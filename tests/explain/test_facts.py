@@ -371,6 +371,19 @@ graphics.context|MUJOCO_GL|AttributeError: 'NoneType' object has no attribute 'e
 xpu.none|OpenCL|RuntimeError: Device with "GPU" name is not registered in the OpenVINO Runtime
 vulkan.lost|NODES_PER_SUBMIT|ggml_vulkan: vk::Queue::submit: ErrorDeviceLost
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
+torch.no_accelerator|whisper.cpp|whisper.py:126: UserWarning: FP16 is not supported on CPU; using FP32 instead
+numerics.nan|sdxl-vae-fp16-fix|GeForce GTX 1660 Ti, torch//train/box_loss: loss is nan
+cudnn.version|dpkg -S|torch//cuDNN version incompatibility: found runtime version (8, 9, 0): /usr/lib/libcudnn.so.8
+nvcc.arch|CUDA_ARCH_FLAG|nvcc fatal   : Value 'native' is not defined for option 'gpu-architecture'
+process.killed|low_cpu_mem_usage|Loading checkpoint shards:  33%|3/9//Killed
+graphics.context|vulkaninfo|upscayl//vkCreateInstance failed -9
+cuinit.100|grep -rn CUDA_VISIBLE|torch.cuda.is_available() is True//RuntimeError: No CUDA GPUs are available
+import.library|ctranslate2|faster_whisper//Could not locate cudnn_ops64_9.dll. Please make sure it is in your library
+cuinit.too_old|jax[cuda12]|Found CUDA version 12010, but JAX was built against version 12030, which is newer.
+pip.torch|conda-forge|PackagesNotFoundError: The following packages are not available//  - pytorch-cuda=12.6
+build.extension|['ninja', '-v']|workers... (overridable by MAX_JOBS=N)//1.11.1//g++: error: x.o: No such file or dir
+llamacpp.cpu|num_ctx|llama3:70b    42 GB    45%/55% CPU/GPU    4 minutes from now
+nccl.unhandled_system|ip_local_port_range|only ports 40000-40050 are open//ncclSystemError: System call (e.g. socket)
 """
 
 

@@ -104,6 +104,15 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("oom.killed", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    ("cuinit.too_old", "torch\n/usr/lib64/libcuda.so.418.74: undefined symbol: cuCtxCreate_v3"),
+    ("nvcc.host_compiler", "CMake Error: No supported gcc/g++ host compiler found, but clang-14 is available."),
+    ("xla.cuda_data", "UNIMPLEMENTED: No PTX compilation provider is available. Neither ptxas nor nvlink"),
+    ("tensorflow.no_gpu", "tf.config.list_physical_devices('GPU') returns []"),
+    ("torch.cpu_only", "poetry update upgraded torch 2.1.0+cu118 -> 2.1.0 cpu"),
+    ("power.loss", "my computer turns off when the 1080 Ti is under load and restarts hard"),
+    ("import.extension", "ImportError: cannot import name 'amp' from 'apex' (unknown location)"),
+    ("compile.compiler", "torch/utils/cpp_extension: Failed to find MSVC."),
     ("autograd.inplace", "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation."),
     ("dist.sharded", "RuntimeError: 'weight' must be 2-D\ndeepspeed train.py --deepspeed ds_z3.json"),
     ("dist.mpi", "*** An error occurred in MPI_Init_thread\n*** MPI_ERRORS_ARE_FATAL\ntorchrun pretrain_gpt.py"),

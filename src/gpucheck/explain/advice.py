@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain import advice_setup
+from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
 from gpucheck.explain.steps import more_ranks, server_share
 from gpucheck.explain.text import BACKEND, SMALLER
@@ -19,6 +19,7 @@ ADVICE: tuple[Advice, ...] = (
         "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
         title="the LXC container has no driver of the host's version, or not its devices",
     ),
+    *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("xpu.lost", "xpu.call")(
         r"\bu?hd graphics\b",

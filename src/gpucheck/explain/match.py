@@ -381,9 +381,9 @@ _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
     r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
-    r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
-    r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
-    r"onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111)\b|"
+    r"\brtx ?(pro ?)?\d{4}|\b\d0[5-9]0 ?ti\b|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|"
+    r"llama\.cpp|\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|"
+    r"ctranslate2|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111)\b|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.

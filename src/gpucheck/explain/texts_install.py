@@ -107,7 +107,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
         "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        follows=("container.", "nvml.", "kernel."),
+        follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
         "import.library",
@@ -277,7 +277,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
         r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
         r"Error checking compiler version for cl|nvcc fatal *: Cannot find compiler",
-        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
+        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)|Failed to find (MSVC|Windows SDK)",
         r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
@@ -450,7 +450,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.arch",
         "the CUDA toolkit does not know an architecture",
         r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
-        r"nvcc fatal ?: Unsupported gpu",
+        r"nvcc fatal ?: Unsupported gpu|Value \W?(native|all|all-major|any)\W? is not defined for option",
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="export TORCH_CUDA_ARCH_LIST with this GPU's number alone (nvidia-smi --query-gpu=compute_cap "
         "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN): CUDA 12 dropped numbers below 5.0, "
@@ -460,6 +460,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.host_compiler",
         "the C++ compiler is too new for the CUDA toolkit",
         r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
+        r"No supported gcc/g\+\+ host compiler|argument pack lengths while|class _To> struct std::is_convertible",
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",

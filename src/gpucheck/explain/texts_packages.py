@@ -352,7 +352,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Unsupported conversion from \W?f8E\w+",
         r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
-        fix="weights in a format of this GPU: bfloat16, float16, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF where they run",
+        fix="weights in a format of this GPU: bfloat16, float16, 4-bit GPTQ and GGUF (6.0), AWQ (7.5), bitsandbytes",
     ),
     strong(
         "quant.extension",
@@ -415,6 +415,7 @@ TEXTS: tuple[Condition, ...] = (
         r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
         r"Compiling the CUDA compiler identification",
         r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
+        r"MAX_JOBS=N\) ?1\.1\d\.\d+(\.git[\w.-]*)?([gc]\+\+|gcc|x86_64|aarch64|/\w).{0,600}No such file",
         r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
         r"Error compiling the CUDA|Error in building the CUDA",
         r"Unable to JIT load the \w+ op due to it not being compatible",
@@ -434,13 +435,15 @@ TEXTS: tuple[Condition, ...] = (
         "a package's CUDA extension, or the package, is not installed",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
-        r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
+        r"cannot import name \W?\w+\W? from \W?apex\b|apex\.\w+\.\w+ requires cuda ext",
+        r"UnencryptedCookieSession|custom CUDA extension \w+ module is not found",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
-        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
-        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
-        "extension's name; pip show -f PACKAGE lists a .so file afterwards",
+        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation, and "
+        "read that build's output for the extension's name; pip show -f PACKAGE lists a .so file afterwards. PyPI's "
+        "apex is another program: torch.amp replaces NVIDIA's, or in its sources APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip "
+        "install -v --no-build-isolation ./",
     ),
     strong(
         "build.windows",
@@ -456,6 +459,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
             r"\berror (C|LNK)\d+:",
             r"Microsoft Visual C\+\+ 14\.0 (or greater )?is required",
+            r"Could not locate a supported Microsoft Visual C",
         ),
         follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),
@@ -471,6 +475,7 @@ TEXTS: tuple[Condition, ...] = (
         r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
         r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
+        r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
@@ -514,6 +519,7 @@ TEXTS: tuple[Condition, ...] = (
         "matmul tells whether the GPU computes wrongly",
         logged=True,
         common=(
+            r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
             r"gradients?)\b",
             r"\b(nan|inf)s?( or (nan|inf)s?)? (found|detected|encountered|produced|values?) (in|at|during)\b",
@@ -630,7 +636,7 @@ TEXTS: tuple[Condition, ...] = (
         r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
         r"not (us\w+|run\w*|load\w*) (on |in )?(the |my )?GPU)",
-        r"ggml_vulkan: No devices found",
+        r"ggml_vulkan: No devices found|\b\d+%/\d+% CPU/GPU\b",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "

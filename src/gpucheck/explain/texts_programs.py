@@ -89,6 +89,7 @@ TEXTS: tuple[Condition, ...] = (
         "a harmless message: the program goes on without what it names",
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
         r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
+        r"libcuda\.so\.1 is not a symbolic link",
         r"A matching Triton is not available, some|need pytorch with cu1\d\d or higher to use optimized CUDA",
         r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
         r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",

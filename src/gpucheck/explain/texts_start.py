@@ -102,6 +102,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA driver version is insufficient for CUDA runtime version",
         r"Driver does not support the required nvenc|forward compatibility was attempted on .{0,60}insufficient",
         r"your nvidia driver is too old|API call is not supported in the installed CUDA driver",
+        r"libcuda\S{0,40}undefined symbol: cu\w+|symbol lookup for cuCtxCreate_v\d failed",
         r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
@@ -231,7 +232,7 @@ TEXTS: tuple[Condition, ...] = (
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
             r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
-            r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            r"\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
             r"\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b",
             r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)",
             r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A ?"
@@ -702,8 +703,8 @@ TEXTS: tuple[Condition, ...] = (
         "separate cable for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
-            r"\b(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server)\b.{0,30}\b((shut|"
-            r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
+            r"(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|o/?s)\b.{0,30}"
+            r"\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|instant|and re))",
         ),
         common=(
             r"\b(pc|computer|machine)\b.{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?\b"
@@ -715,7 +716,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "tensorflow.no_gpu",
         "TensorFlow finds no GPU: usually its CUDA libraries are missing or not found",
-        r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}(Out\W?\d*\W{0,4})?\[ ?\]",
+        r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}"
+        r"(Out\W?\d*\W{0,4}|(is|gives|prints|returns|shows).{0,15})?\[ ?\]",
         r"Num GPUs Available: +0\b",
         meaning="pip's tensorflow needs CUDA's packages beside it; since 2.11 it has no GPU support in Windows.",
         fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "

@@ -168,6 +168,7 @@ TEXTS: tuple[Condition, ...] = (
         "xla.cuda_data",
         "XLA (TensorFlow, JAX) does not find CUDA's compiler files (libdevice, ptxas)",
         r"libdevice not found at|Can'?t find libdevice directory|libdevice is required by|Couldn'?t (invoke|get) ptxas",
+        r"No PTX compilation provider",
         meaning="It looks for nvvm/libdevice and bin/ptxas in a folder of the CUDA toolkit.",
         fix="conda install -c nvidia cuda-nvcc (pip install nvidia-cuda-nvcc-cu12), then export "
         "XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER, the one that holds nvvm/libdevice ($CONDA_PREFIX, "
