@@ -62,8 +62,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cublas.not_supported",
         "cuBLAS does not support this product",
-        r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
-        r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
+        r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)|\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
         _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
         meaning="The data type (bfloat16, float8) or shape is not for this GPU, or a size or stride exceeds 32 bits.",
         fix="float16 in place of int8 (faster-whisper: compute_type; newer CTranslate2), or float32: if it works "
@@ -105,8 +104,7 @@ TEXTS: tuple[Condition, ...] = (
         "cudnn.failed",
         "a cuDNN call failed on the GPU",
         r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
-        r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
-        r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
+        r"CUDNN_(STATUS_)?BACKEND_API_FAILED|\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         meaning="Usually full memory, else a failed earlier kernel, or a torch whose CUDA is older than the GPU.",
         fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
