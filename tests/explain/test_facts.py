@@ -382,6 +382,7 @@ import.library|ctranslate2|faster_whisper//Could not locate cudnn_ops64_9.dll. P
 cuinit.too_old|jax[cuda12]|Found CUDA version 12010, but JAX was built against version 12030, which is newer.
 pip.torch|conda-forge|PackagesNotFoundError: The following packages are not available//  - pytorch-cuda=12.6
 build.extension|['ninja', '-v']|workers... (overridable by MAX_JOBS=N)//1.11.1//g++: error: x.o: No such file or dir
+nvcc.old|<cstdint>|rasterizer_impl.h(24): error: namespace "std" has no member "uintptr_t"
 llamacpp.cpu|num_ctx|llama3:70b    42 GB    45%/55% CPU/GPU    4 minutes from now
 nccl.unhandled_system|ip_local_port_range|only ports 40000-40050 are open//ncclSystemError: System call (e.g. socket)
 """

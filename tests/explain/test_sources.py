@@ -54,6 +54,7 @@ OTHERS = (
     "setup.",
     "windows.device",
     "build.setuptools",
+    "build.torch",
     "power.loss",
     "tensorflow.no_gpu",
     "mig.one",

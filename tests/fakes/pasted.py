@@ -17,6 +17,7 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "build.torch": "src/ball_query.cpp:5:10: fatal error: THC/THC.h: No such file or directory",
     "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
     "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
@@ -104,6 +105,10 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("program.waits", "my dataloader is very slow and the GPU utilization stays at 0%"),
+    ("program.waits", "PPO training is slower on the GPU than on the CPU"),
+    ("build.torch", 'no suitable conversion function from "const at::DeprecatedTypeProperties" to "c10::ScalarType"'),
+    ("build.torch", "torch/setup.py\nerror: 'AT_CHECK' was not declared in this scope"),
     ("oom.killed", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
     ("cuinit.too_old", "torch\n/usr/lib64/libcuda.so.418.74: undefined symbol: cuCtxCreate_v3"),
     ("nvcc.host_compiler", "CMake Error: No supported gcc/g++ host compiler found, but clang-14 is available."),

@@ -75,6 +75,12 @@ ADVICE: tuple[Advice, ...] = (
         "build and build again: the first line with error: is the cause",
         title="ninja printed its version and compiled nothing: torch's cpp_extension.py was changed to --version",
     ),
+    of("nvcc.old", "build.extension")(
+        r"\buintptr_t\b|\buint\d+_t\W{1,2} ?(?:is undefined|was not decl)|flt_max",
+        "write #include <cstdint> (for FLT_MAX <cfloat>) at the top of the file in the error (gaussian splatting: "
+        "rasterizer_impl.h, simple_knn.cu), then pip install --no-build-isolation its folder again",
+        title="a source lacks an #include that newer compilers want",
+    ),
     of("llamacpp.cpu")(
         r"\d%/\d+% cpu/gpu",
         "a smaller context (num_ctx, OLLAMA_CONTEXT_LENGTH=4096), OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0, "

@@ -205,8 +205,7 @@ TEXTS: tuple[Condition, ...] = (
         r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
         r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
-        r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
-        r".{0,80}circular import",
+        r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has|from).{0,80}circular import",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
         "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete the rest of its "
@@ -373,7 +372,7 @@ TEXTS: tuple[Condition, ...] = (
             r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
             r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),
-        follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
+        follows=("nvcc.", "compile.python_h", "compile.cuda_h", "build.torch"),
     ),
     strong(
         "import.module",

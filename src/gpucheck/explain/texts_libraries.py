@@ -30,10 +30,7 @@ _ANYTHING = (
 _CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
 # NCCL's result in words, after a source location, as printed by torch, CuPy and NCCL's own tests.
 _NCCL = r"NCCL(_?(error|failure)[\w./:-]{0,120},?| operation .{1,120} failed:) ?"
-_TO = (
-    "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
-    "before the optimizer is made"
-)
+_TO = "x = x.to(device): .to() returns a new tensor; for a module model.to(device), before the optimizer is made"
 
 TEXTS: tuple[Condition, ...] = (
     strong(
@@ -393,8 +390,7 @@ TEXTS: tuple[Condition, ...] = (
         r"perform barrier as|as) ?devices? used by this process (is|are) currently unknown|NCCL Communicator since "
         r"the GPU devices are not known|nccl communicator is created to work on|selected device indices .{0,80}don'?t "
         r"match the local rank|DistributedDataParallel'?s? (device_ids and output_device arguments only work|input "
-        r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping "
-        r"devices",
+        r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping",
         meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
@@ -412,8 +408,7 @@ TEXTS: tuple[Condition, ...] = (
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
         r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
-        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divisible|divide|evenly|equal|match|"
-        r"valid)",
+        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: the "
         "pipeline size has to divide the layers, the tensor size the heads; global batch = micro batch × accumulation "

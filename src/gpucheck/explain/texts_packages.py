@@ -8,10 +8,7 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import BACKEND, hint, proof, strong
 
-_SHM = (
-    "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
-    "df -h /dev/shm"
-)
+_SHM = "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm); df -h /dev/shm"
 
 # Errors that may end a process by a signal, or that are its cause if both are in the same text.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
@@ -396,6 +393,18 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip install ninja, and look that ninja --version works in that environment",
         common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
     ),
+    strong(
+        "build.torch",
+        "the sources of an extension are for an older torch",
+        r"TH(C|CUNN|NN)?/TH\w*\.\w+\W{0,5}(No such file|file not found|没有)|include file:? \W?TH(C|NN)?/TH\w*\.h|"
+        r"\b(AT_CHECK|THC\w+|THCuda\w+|THArgCheck)\W{1,3}(is undefined|was not declared|has not been)|identifier "
+        r"\W?(AT_CHECK|THC\w+)|\bDeprecatedTypeProperties\b.{0,30}c10::ScalarType",
+        meaning="torch 1.5 removed AT_CHECK, 1.11 the headers THC, and later ones the dispatch by x.type().",
+        fix="the package's newest release or a fork. Else in its sources AT_CHECK → TORCH_CHECK, x.type() → "
+        "x.scalar_type() (x.type().is_cuda() → x.is_cuda()), THC/THC.h → ATen/cuda/CUDAContext.h, THCudaCheck → "
+        "C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), THCCeilDiv → "
+        "at::ceil_div; or a torch of its time in a new environment",
+    ),
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
@@ -510,8 +519,7 @@ TEXTS: tuple[Condition, ...] = (
         logged=True,
         common=(
             r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
-            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
-            r"gradients?)\b",
+            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|grad)",
             r"\b(nan|inf)s?( or (nan|inf)s?)? (found|detected|encountered|produced|values?) (in|at|during)\b",
             r"\b(all|only) nans? (in|after|from) .{0,30}(output|logits|loss|model)\b",
         ),
@@ -584,8 +592,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "llamacpp.cpu_build",
         "llama.cpp, or llama-cpp-python, was probably built without CUDA",
-        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
-        r"offload support",
+        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(ha(s|ve|d)|with|takes?|without) ?(no|any) effect|not compiled with GPU offl",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b",
         r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"

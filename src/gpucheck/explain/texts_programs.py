@@ -85,6 +85,23 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
     ),
     hint(
+        "program.waits",
+        "the GPU probably waits for the program: for its data, or between many small operations",
+        r"primarily intended to run on the CPU when not using a CNN policy",
+        meaning="Loading, copies and the start of each operation take the CPU's time, and the GPU is idle then.",
+        fix="`gpucheck run train.py` shows where the time goes. Loading: more num_workers, pin_memory=True, smaller "
+        "files on a local disk; small operations: a larger batch, torch.compile; a small network (reinforcement "
+        "learning): the CPU, and `gpucheck bench crossover` shows from which size on the GPU is faster. Where "
+        "nvidia-smi does not list the process, it computes on the CPU: gpucheck doctor",
+        weak=(
+            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b.{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
+            r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
+            r"\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower (on|with|using) (the |my |a )?GPU\b|\bCPU "
+            r"(is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|\b(slow|long)\b.{0,20}\bdata ?load",
+        ),
+        symptom=True,
+    ),
+    hint(
         "harmless.message",
         "a harmless message: the program goes on without what it names",
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",

@@ -140,8 +140,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvidia-driver). On a rented machine its owner has to; then gpucheck doctor",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
-            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)",
-            r"\bError 802\b",
+            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)|\bError 802\b",
             r"system not yet initialized",
         ),
         follows=("nvswitch.none",),
@@ -195,8 +194,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.999",
         "CUDA does not start and gives no reason",
         r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
-        r"OS call failed or operation not supported on this OS",
-        r"(cudaError|CUDA_ERROR_)Operating_?System\b",
+        r"OS call failed or operation not supported on this OS|(cudaError|CUDA_ERROR_)Operating_?System\b",
         *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
@@ -428,8 +426,7 @@ TEXTS: tuple[Condition, ...] = (
         "slurm.gres",
         "Slurm has no such GPU for the job",
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
-        r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
-        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
+        r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)|(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
