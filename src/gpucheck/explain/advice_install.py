@@ -7,6 +7,7 @@ from gpucheck.explain.facts import Advice, of
 from gpucheck.explain.steps import find_version, install_torch
 
 ADVICE: tuple[Advice, ...] = (
+    of("torch.no_acc")(r"\A(?![\s\S]*torch)[\s\S]*(?:\bollama|\blm ?studio|\bllama\W?cpp)", becomes="llamacpp.cpu"),
     of("torch.no_acc", "torch.cpu_only")(
         "fp16 is not supported on cpu",
         "where nvidia-smi lists a GPU, python -m torch.utils.collect_env has to say `Is CUDA available: True`: else "

@@ -461,12 +461,12 @@ TEXTS: tuple[Condition, ...] = (
         r"No supported gcc/g\+\+ host compiler|argument pack lengths while|class _To> struct std::is_convertible",
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
+        r"(std_function\.h|\.cuh?|torch\S*)[:(]\d+.{0,30}parameter packs not expanded with",
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
         r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
         meaning="nvcc accepts host compilers up to a version.",
         fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
-        "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
-        common=(r"parameter packs not expanded with",),
+        "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11, CUDA 10 gcc 8, CUDA 9 gcc 6); or a newer toolkit",
     ),
     *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
     hint(

@@ -491,15 +491,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "dist.tcp",
         "a rank lost its connection to another",
-        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore|"
-        r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)|"
-        r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)|"
-        r"gloo/transport/tcp.{0,80}Timed out|gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|"
-        r"Application timeout)|Gloo connectFullMesh failed|(recvValue|sendBytes|recvVector|recvBytes) failed on "
-        r"SocketImpl|store->get\('?[\w:/]+'?\) got error: (Connection reset|Broken pipe|Connection was likely closed|"
-        r"Failed)|setting up NCCL communicator and retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 "
-        r"bytes|Failed to check the \W?should dump\W? flag on TCPStore|DistNetworkError.{0,120}(Connection reset by "
-        r"peer|Broken pipe|Connection was likely closed)",
+        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore|TCPStore.{0,200}"
+        r"(Broken pipe|Connection reset by peer|Connection was likely closed)|gloo/transport/tcp.{0,80}(Connection "
+        r"(closed by peer|reset by peer|refused|timed out)|Broken pipe)|gloo/transport/tcp.{0,80}Timed out|"
+        r"gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|Application timeout)|Gloo connectFullMesh "
+        r"failed|(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl|store->get\('?[\w:/]+'?\) got error: "
+        r"(Connection reset|Broken pipe|Connection was likely closed|Failed)|setting up NCCL communicator and "
+        r"retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 bytes|Failed to check the \W?should dump\W? "
+        r"flag on TCPStore|DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
         meaning="The process at the other end, usually rank 0 that holds the store, ended earlier.",
         fix="look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,

@@ -94,7 +94,7 @@ TEXTS: tuple[Condition, ...] = (
         "learning): the CPU, and `gpucheck bench crossover` shows from which size on the GPU is faster. Where "
         "nvidia-smi does not list the process, it computes on the CPU: gpucheck doctor",
         weak=(
-            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b.{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
+            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
             r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
             r"\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower (on|with|using) (the |my |a )?GPU\b|\bCPU "
             r"(is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|\b(slow|long)\b.{0,20}\bdata ?load",
