@@ -325,7 +325,7 @@ bus.off|power-cycle|The GPU keeps falling off the bus after 20 minutes of traini
 kernel.nvrm|nvidia-suspend|PM: pci_pm_suspend(): nv_pmops_suspend+0x0/0x30 [nvidia] returns -5
 nvml.not_loaded|linux-cachyos-headers|couldn't communicate with the NVIDIA driver. nvidia-dkms, linux-cachyos
 nvml.mismatch|--no-kernel-module|Failed to initialize NVML: Driver/library version mismatch//in an LXC, host 550.127
-nvcc.host_compiler|g++-12|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
+nvcc.host_compiler|CUDA 11|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
 cuinit.too_old|update the driver|Driver does not support the required nvenc API version. Required: 12.1
 torch.no_accelerator|TORCH_CUDA_ARCH_LIST|cpp_extension.py in _get_cuda_arch_flags//IndexError: list index out of range
 hip.none|render|rocBLAS error: Could not initialize Tensile host: No devices found

@@ -465,8 +465,8 @@ TEXTS: tuple[Condition, ...] = (
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
         r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
         meaning="nvcc accepts host compilers up to a version.",
-        fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
-        "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11, CUDA 10 gcc 8, CUDA 9 gcc 6); or a newer toolkit",
+        fix="CC=gcc-N CXX=g++-N NVCC_PREPEND_FLAGS='-ccbin g++-N' before the build, with that compiler installed: N is "
+        "12 for CUDA 12 (nvcc --version), 10 for CUDA 11, 8 for CUDA 10, 5 for CUDA 9; or a newer toolkit",
     ),
     *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
     hint(
