@@ -377,12 +377,12 @@ cudnn.version|dpkg -S|torch//cuDNN version incompatibility: found runtime versio
 nvcc.arch|CUDA_ARCH_FLAG|nvcc fatal   : Value 'native' is not defined for option 'gpu-architecture'
 process.killed|low_cpu_mem_usage|Loading checkpoint shards:  33%|3/9//Killed
 graphics.context|vulkaninfo|upscayl//vkCreateInstance failed -9
-cuinit.100|grep -rn CUDA_VISIBLE|torch.cuda.is_available() is True//RuntimeError: No CUDA GPUs are available
 import.library|ctranslate2|faster_whisper//Could not locate cudnn_ops64_9.dll. Please make sure it is in your library
 cuinit.too_old|jax[cuda12]|Found CUDA version 12010, but JAX was built against version 12030, which is newer.
 pip.torch|conda-forge|PackagesNotFoundError: The following packages are not available//  - pytorch-cuda=12.6
 build.extension|['ninja', '-v']|workers... (overridable by MAX_JOBS=N)//1.11.1//g++: error: x.o: No such file or dir
 nvcc.old|<cstdint>|rasterizer_impl.h(24): error: namespace "std" has no member "uintptr_t"
+cuda.capability|tensorflow:23.03|tensorflow 2.3: RTX 3070 does not support cuda 10.1
 llamacpp.cpu|num_ctx|llama3:70b    42 GB    45%/55% CPU/GPU    4 minutes from now
 nccl.unhandled_system|ip_local_port_range|only ports 40000-40050 are open//ncclSystemError: System call (e.g. socket)
 """

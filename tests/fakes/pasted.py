@@ -105,6 +105,7 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("cuda.capability", "my GPU is an RTX 2070 and it doesn't support cuda 9.0"),
     ("program.waits", "my dataloader is very slow and the GPU utilization stays at 0%"),
     ("program.waits", "PPO training is slower on the GPU than on the CPU"),
     ("build.torch", 'no suitable conversion function from "const at::DeprecatedTypeProperties" to "c10::ScalarType"'),

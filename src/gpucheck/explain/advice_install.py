@@ -47,12 +47,6 @@ ADVICE: tuple[Advice, ...] = (
         "vulkaninfo --summary has to list the GPU; then the program's GPU number left empty, or 0",
         title="Vulkan finds no driver that it can use",
     ),
-    of("cuinit.100", "torch.no_acc")(
-        r"is_available(?:\(\))?\W*(?:is|returns?)?\W*tr?u(?:e|re)\b|ture\b",
-        "grep -rn CUDA_VISIBLE_DEVICES . --include='*.py': before import torch the number that nvidia-smi -L lists (0 "
-        "with one GPU), or without that line",
-        title="the program probably sets CUDA_VISIBLE_DEVICES to a GPU that is not there, after torch has looked",
-    ),
     of("import.library", "import.dll")(
         r"\A(?=[\s\S]*(?:whisper|ctranslate2))[\s\S]*cu(?:dnn|blas)\w*64_\d+\.dll",
         "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (cudnn_ops_infer64_8.dll without -U: "
@@ -69,6 +63,11 @@ ADVICE: tuple[Advice, ...] = (
         "conda install -c conda-forge pytorch-gpu torchvision in a new environment, or in it pip install torch "
         f"torchvision --index-url {fixes.INDEX}/cuXYZ: the channel pytorch ends at 2.5 (pytorch-cuda 11.8, 12.1, 12.4)",
         title="conda's channels have no such torch, or no set that fits it",
+    ),
+    of("cuda.capability")(
+        r"\A(?![\s\S]*(?:torch|kernel binar))[\s\S]*\b(?:tensorflow|keras|rasa)\b",
+        "TensorFlow 2.4 (RTX 30), 2.10 (RTX 40) or newer, for 1.x the image nvcr.io/nvidia/tensorflow:23.03-tf1-py3",
+        title="this TensorFlow, or its CUDA, is older than the GPU",
     ),
     of("build.extension")(
         r"max_jobs=n\)\s*1\.1\d\.\d",

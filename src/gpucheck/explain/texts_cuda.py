@@ -193,6 +193,10 @@ TEXTS: tuple[Condition, ...] = (
         fix=_ARCHITECTURES,
         # This is a warning about one GPU; these errors end a program on any GPU.
         follows=("quant.", "oom.", "tensor.", "dist.", "nccl.", "compile.resources"),
+        weak=(
+            r"\b([GR]TX|this GPU|my (GPU|card))\b.{0,60}\b(not|\w+n'?t|only|at least|requir\w*)\b.{0,36}(cuda|torch)"
+            r".{0,4}\d|torch.{0,9}\d.{0,40}\btoo (old|low|new) for .{0,40}\b([GR]TX|GPU|card)",
+        ),
     ),
     proof(
         "cuda.ordinal",

@@ -396,14 +396,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "build.torch",
         "the sources of an extension are for an older torch",
-        r"TH(C|CUNN|NN)?/TH\w*\.\w+\W{0,5}(No such file|file not found|没有)|include file:? \W?TH(C|NN)?/TH\w*\.h|"
-        r"\b(AT_CHECK|THC\w+|THCuda\w+|THArgCheck)\W{1,3}(is undefined|was not declared|has not been)|identifier "
-        r"\W?(AT_CHECK|THC\w+)|\bDeprecatedTypeProperties\b.{0,30}c10::ScalarType",
+        r"\bTH\w{0,4}/TH\w*\.\w+\W{0,5}(No such file|file not found|没有)|DeprecatedTypeProperties.{0,30}c10::Scalar",
+        r"\b(AT_CHECK|THC\w+|THCuda\w+|THArgCheck)\W{1,3}(is undefined|was not declared|has not been)",
         meaning="torch 1.5 removed AT_CHECK, 1.11 the headers THC, and later ones the dispatch by x.type().",
-        fix="the package's newest release or a fork. Else in its sources AT_CHECK → TORCH_CHECK, x.type() → "
-        "x.scalar_type() (x.type().is_cuda() → x.is_cuda()), THC/THC.h → ATen/cuda/CUDAContext.h, THCudaCheck → "
-        "C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), THCCeilDiv → "
-        "at::ceil_div; or a torch of its time in a new environment",
+        fix="the package's newest release or a fork. Else in its sources AT_CHECK → TORCH_CHECK, THCudaCheck → "
+        "C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), x.type() → "
+        "x.scalar_type(), THC/THC.h → ATen/cuda/CUDAContext.h; or a torch of its time in a new environment",
     ),
     hint(
         "build.extension",

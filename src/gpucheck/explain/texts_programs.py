@@ -89,10 +89,9 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU probably waits for the program: for its data, or between many small operations",
         r"primarily intended to run on the CPU when not using a CNN policy",
         meaning="Loading, copies and the start of each operation take the CPU's time, and the GPU is idle then.",
-        fix="`gpucheck run train.py` shows where the time goes. Loading: more num_workers, pin_memory=True, smaller "
-        "files on a local disk; small operations: a larger batch, torch.compile; a small network (reinforcement "
-        "learning): the CPU, and `gpucheck bench crossover` shows from which size on the GPU is faster. Where "
-        "nvidia-smi does not list the process, it computes on the CPU: gpucheck doctor",
+        fix="`gpucheck run train.py` shows where the time goes. Loading: more num_workers, smaller files on a local "
+        "disk; small operations: a larger batch, torch.compile. `gpucheck bench crossover` shows the size from which "
+        "the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi's list: gpucheck doctor",
         weak=(
             r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
             r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
