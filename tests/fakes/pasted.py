@@ -105,6 +105,9 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("package.cpu_build", "Your installed Paddle is not compiled with CUDA"),
+    ("pip.torch", "ERROR: No matching distribution found for onnxruntime-gpu"),
+    ("cuinit.100", "Cannot run short-ranged nonbonded interactions on a GPU because no GPU is detected."),
     ("cuda.capability", "my GPU is an RTX 2070 and it doesn't support cuda 9.0"),
     ("program.waits", "my dataloader is very slow and the GPU utilization stays at 0%"),
     ("program.waits", "PPO training is slower on the GPU than on the CPU"),

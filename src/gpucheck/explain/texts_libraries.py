@@ -93,9 +93,9 @@ TEXTS: tuple[Condition, ...] = (
         r"against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)|"
         r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         meaning="cuDNN comes in parts that have to be of one version.",
-        fix="pip install nvidia-cudnn-cu12 (cu13) in the version that `pip show torch` requires; then see which is "
-        "found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset LD_LIBRARY_PATH "
-        "where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib if parts are missing",
+        fix="pip install nvidia-cudnn-cu12 (cu11, cu13) in the version that the message wants, or `pip show torch`; "
+        "then see which is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
+        "LD_LIBRARY_PATH where it leads to another one, or set it to …/site-packages/nvidia/cudnn/lib",
     ),
     hint(
         "cudnn.failed",

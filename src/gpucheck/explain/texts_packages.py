@@ -465,8 +465,8 @@ TEXTS: tuple[Condition, ...] = (
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
         r"doesn'?t have a source distribution or wheel",
-        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes)\b",
-        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes)\b",
+        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
+        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
         r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
         r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
         r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",

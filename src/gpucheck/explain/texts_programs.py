@@ -23,7 +23,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Device API (cuda|gpu) is not enabled|XGBoost version (is )?not compiled with (GPU|CUDA) support",
         r"(GPU|CUDA) Tree Learner was not enabled in this build|CTranslate2 package was not compiled with CUDA",
         r"module \W?faiss\W? has no attribute \W?(StandardGpuResources|index_cpu_to_\w*gpu|GpuIndex)",
-        r"installed CPU version PaddlePaddle|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
+        r"installed (CPU version )?Paddle(Paddle| is not comp)|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b",
         meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",

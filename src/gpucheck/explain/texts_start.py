@@ -73,7 +73,7 @@ TEXTS: tuple[Condition, ...] = (
         r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         *_code(100),
         *_code(38),
-        r"TensorRT backend supports only GPU device|No visible GPU is found",
+        r"TensorRT backend supports only GPU device|No visible GPU is found|because no GPU is detected",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
