@@ -413,6 +413,7 @@ pip.torch|conda-forge|PackagesNotFoundError: The following packages are not avai
 build.extension|['ninja', '-v']|workers... (overridable by MAX_JOBS=N)//1.11.1//g++: error: x.o: No such file or dir
 nvcc.old|<cstdint>|rasterizer_impl.h(24): error: namespace "std" has no member "uintptr_t"
 cuda.capability|tensorflow:23.03|tensorflow 2.3: RTX 3070 does not support cuda 10.1
+llamacpp.cpu|--list-devices|LM Studio does not detect my GPU RTX 4070
 llamacpp.cpu|num_ctx|llama3:70b    42 GB    45%/55% CPU/GPU    4 minutes from now
 nccl.unhandled_system|ip_local_port_range|only ports 40000-40050 are open//ncclSystemError: System call (e.g. socket)
 """
