@@ -342,7 +342,7 @@ bus.off|power-cycle|The GPU keeps falling off the bus after 20 minutes of traini
 kernel.nvrm|nvidia-suspend|PM: pci_pm_suspend(): nv_pmops_suspend+0x0/0x30 [nvidia] returns -5
 nvml.not_loaded|linux-cachyos-headers|couldn't communicate with the NVIDIA driver. nvidia-dkms, linux-cachyos
 nvml.mismatch|--no-kernel-module|Failed to initialize NVML: Driver/library version mismatch//in an LXC, host 550.127
-nvcc.host_compiler|g++-12|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
+nvcc.host_compiler|CUDA 11|amxtileintrin.h(42): error: identifier "__builtin_ia32_ldtilecfg" is undefined//nvcc 11.8
 cuinit.too_old|update the driver|Driver does not support the required nvenc API version. Required: 12.1
 torch.no_accelerator|TORCH_CUDA_ARCH_LIST|cpp_extension.py in _get_cuda_arch_flags//IndexError: list index out of range
 hip.none|render|rocBLAS error: Could not initialize Tensile host: No devices found
@@ -401,6 +401,21 @@ cupy.setup|cupy.zeros|ImportError: CuPy is not correctly installed.//original er
 oom.cuda|smaller batch|InternalError: Failed copying input tensor to /job:localhost: Dst tensor is not initialized.
 quant.extension|the wheel|WARNING: CUDA kernels for auto_gptq are not installed, this will result in very slow inference
 harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
+torch.no_accelerator|whisper.cpp|whisper.py:126: UserWarning: FP16 is not supported on CPU; using FP32 instead
+numerics.nan|sdxl-vae-fp16-fix|GeForce GTX 1660 Ti, torch//train/box_loss: loss is nan
+cudnn.version|dpkg -S|torch//cuDNN version incompatibility: found runtime version (8, 9, 0): /usr/lib/libcudnn.so.8
+nvcc.arch|CUDA_ARCH_FLAG|nvcc fatal   : Value 'native' is not defined for option 'gpu-architecture'
+process.killed|low_cpu_mem_usage|Loading checkpoint shards:  33%|3/9//Killed
+graphics.context|vulkaninfo|upscayl//vkCreateInstance failed -9
+import.library|ctranslate2|faster_whisper//Could not locate cudnn_ops64_9.dll. Please make sure it is in your library
+cuinit.too_old|jax[cuda12]|Found CUDA version 12010, but JAX was built against version 12030, which is newer.
+pip.torch|conda-forge|PackagesNotFoundError: The following packages are not available//  - pytorch-cuda=12.6
+build.extension|['ninja', '-v']|workers... (overridable by MAX_JOBS=N)//1.11.1//g++: error: x.o: No such file or dir
+nvcc.old|<cstdint>|rasterizer_impl.h(24): error: namespace "std" has no member "uintptr_t"
+cuda.capability|tensorflow:23.03|tensorflow 2.3: RTX 3070 does not support cuda 10.1
+llamacpp.cpu|--list-devices|LM Studio does not detect my GPU RTX 4070
+llamacpp.cpu|num_ctx|llama3:70b    42 GB    45%/55% CPU/GPU    4 minutes from now
+nccl.unhandled_system|ip_local_port_range|only ports 40000-40050 are open//ncclSystemError: System call (e.g. socket)
 """
 
 

@@ -17,6 +17,7 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "build.torch": "src/ball_query.cpp:5:10: fatal error: THC/THC.h: No such file or directory",
     "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
     "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
@@ -85,7 +86,7 @@ REST: dict[str, str] = {
     "memory.shared": "on Windows the shared GPU memory fills up and each picture takes minutes",
     "oom.grows": "During the inference the GPU memory cost is increasing until it OOM",
     "numerics.nan_half": "fooocus/core.py:260: RuntimeWarning: invalid value encountered in cast\n x_sample",
-    "slow.waiting": "GPU utilization is very low during training",
+    "program.waits": "GPU utilization is very low during training",
     "tensorflow.no_gpu": ">>> tf.config.list_physical_devices('GPU')\n[]",
     "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",
     "mps.none": ">>> torch.backends.mps.is_available()\nFalse",
@@ -111,6 +112,23 @@ def _samples() -> dict[str, str]:
 SAMPLES = _samples()
 # Another wording of the same, which the corpus does not have.
 MORE: tuple[tuple[str, str], ...] = (
+    ("package.cpu_build", "Your installed Paddle is not compiled with CUDA"),
+    ("pip.torch", "ERROR: No matching distribution found for onnxruntime-gpu"),
+    ("cuinit.100", "Cannot run short-ranged nonbonded interactions on a GPU because no GPU is detected."),
+    ("cuda.capability", "my GPU is an RTX 2070 and it doesn't support cuda 9.0"),
+    ("program.waits", "my dataloader is very slow and the GPU utilization stays at 0%"),
+    ("program.waits", "PPO training is slower on the GPU than on the CPU"),
+    ("build.torch", 'no suitable conversion function from "const at::DeprecatedTypeProperties" to "c10::ScalarType"'),
+    ("build.torch", "torch/setup.py\nerror: 'AT_CHECK' was not declared in this scope"),
+    ("oom.killed", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    ("cuinit.too_old", "torch\n/usr/lib64/libcuda.so.418.74: undefined symbol: cuCtxCreate_v3"),
+    ("nvcc.host_compiler", "CMake Error: No supported gcc/g++ host compiler found, but clang-14 is available."),
+    ("xla.cuda_data", "UNIMPLEMENTED: No PTX compilation provider is available. Neither ptxas nor nvlink"),
+    ("tensorflow.no_gpu", "tf.config.list_physical_devices('GPU') returns []"),
+    ("torch.cpu_only", "poetry update upgraded torch 2.1.0+cu118 -> 2.1.0 cpu"),
+    ("power.loss", "my computer turns off when the 1080 Ti is under load and restarts hard"),
+    ("import.extension", "ImportError: cannot import name 'amp' from 'apex' (unknown location)"),
+    ("compile.compiler", "torch/utils/cpp_extension: Failed to find MSVC."),
     ("autograd.inplace", "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation."),
     ("dist.sharded", "RuntimeError: 'weight' must be 2-D\ndeepspeed train.py --deepspeed ds_z3.json"),
     ("dist.mpi", "*** An error occurred in MPI_Init_thread\n*** MPI_ERRORS_ARE_FATAL\ntorchrun pretrain_gpt.py"),

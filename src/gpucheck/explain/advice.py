@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain import advice_setup
+from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
 from gpucheck.explain.steps import install_torch, more_ranks, server_share
 from gpucheck.explain.text import BACKEND, SMALLER
@@ -37,6 +37,7 @@ ADVICE: tuple[Advice, ...] = (
         title="torch sees the GPU, and the program does not use it: it was not told to, or moves nothing there",
         meaning="Driver and torch's build are right where torch.cuda.is_available() is True.",
     ),
+    *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("oom.cuda")(
         r"tvmerror|\bmlc[-_ ]llm|prefill-chunk-size",

@@ -29,97 +29,6 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 
 
 ADVICE: tuple[Advice, ...] = (
-    of("cuinit.too_old", "torch.cpu_only")(
-        lambda facts: bool(fixes.older_build(facts.driver_cuda)) and "container" not in facts.names,
-        lambda facts: f"{fixes.older_build(facts.driver_cuda)}; or a newer driver, and a newer torch",
-    ),
-    of("cuinit.", "torch.no_acc", "torch.sees_none", "import.libcuda", "nvml.no", "container.cli", "tensorflow.")(
-        r"\b(?:apptainer|singularity) (?:-\w )?(?:exec|run|shell|instance)\b(?![\s\S]*--(?:nv|rocm)\b)",
-        "--nv (AMD: --rocm) after exec, run or shell and before the image's name; nvidia-smi has to work on the host",
-        title="singularity or apptainer was started without --nv, which passes the GPU in",
-    ),
-    of("nvml.no_library", "cuinit.no_driver", "import.libcuda", "cuinit.100", "torch.no_acc")(
-        r"\bdocker run (?![\s\S]*(?:--gpus|--runtime|--device|/dev/kfd))[^\n]*\w/\w|"
-        r"exec: \S*nvidia-smi\W{1,3}executable file",
-        "docker run --gpus all … (Compose: deploy.resources.reservations.devices with driver: nvidia, capabilities: "
-        "[gpu]; podman --device nvidia.com/gpu=all), with nvidia-container-toolkit and a working nvidia-smi there",
-        title="the container was started without the GPU (--gpus all)",
-    ),
-    of("torch.no_acc", "torch.sees_none")(
-        lambda facts: (
-            not (facts.build or facts.vendor in ("amd", "intel") or {"jetson", "ray", "container"} & facts.names)
-            and not {"wsl", "mac", "directml"} & facts.platforms
-            and bool("windows" in facts.platforms or facts.processor)
-        ),
-        install_torch,
-        title="this torch is probably a build for the CPU: PyPI has no other for Windows, and had none for ARM",
-    ),
-    of("torch.cpu_only")(
-        r"(?:uninstall|replac|overwr|downgrad)\w*[\s\S]{0,100}\btorch",
-        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ, then the package beside it: "
-        "pip freeze | grep -i ^torch > held.txt && pip install -c held.txt NAME (uv: --torch-backend=auto)",
-        title="another package's installation replaced torch by a build for the CPU",
-    ),
-    of("llamacpp.cpu")(
-        r"runners=\W?\[cpu[ \w]*\]",
-        "curl -fsSL https://ollama.com/install.sh | sh installs it whole; a distribution has another package for the "
-        "GPU (Arch ollama-cuda or ollama-rocm, NixOS services.ollama.acceleration)",
-        title="this Ollama has only its part for the CPU",
-    ),
-    of("kernel.build")(
-        r"headers for kernel|kernel source tree|linux-headers\S* package",
-        "sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel-$(uname -r), Arch linux-headers of that "
-        "kernel, Proxmox proxmox-headers-$(uname -r)), then sudo dkms autoinstall and reboot",
-        title="the headers of the kernel are not installed, with which the driver's module is built",
-    ),
-    of("kernel.build")(
-        r"ftrivial-auto-var-init|compiler differs from|cc version check failed",
-        "sudo apt-get install gcc-12 (the version that `The kernel was built by` names), sudo update-alternatives "
-        "--install /usr/bin/gcc gcc /usr/bin/gcc-12 60, then sudo dkms autoinstall",
-        title="the kernel was built by another gcc than the system's",
-    ),
-    of("kernel.build")(
-        r"nvidia\S{0,20}[/-]\d{3}\b|driver.{0,20}\b\d{3}\.\d",
-        "a newer driver: the newest branch that knows the GPU (580 is the last for GTX 9xx, 10xx and V100, 470 for "
-        "Kepler, which needs an older kernel, Arch linux-lts), -open from RTX 20 on; until then boot the kernel before",
-        title="this driver is probably older than the kernel, whose interface has changed",
-    ),
-    of("import.libcuda", "import.library")(
-        r"error: lib(?:cuda|nvrtc)\.so: cannot open",
-        "sudo ln -s libcuda.so.1 FOLDER/libcuda.so, FOLDER from ldconfig -p | grep libcuda.so.1 (WSL: "
-        "LD_LIBRARY_PATH=/usr/lib/wsl/lib; where it has none, --gpus all). libnvrtc.so: such a link to the libnvrtc… "
-        "of site-packages/nvidia/cuda_nvrtc/lib or torch/lib, and that folder in LD_LIBRARY_PATH",
-        title="cuDNN looks for a library by its name without a number, and only one with a number is there",
-    ),
-    of("import.dll")(
-        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbgemm|cudnn|onnx|flash|tensorrt)\w+: ?(?:the|找|指)",
-        "import torch before that module in the program (its DLLs are in torch\\lib); where it still fails, the "
-        "module's wheel for this torch and CUDA, or build it again (pip install --no-build-isolation FOLDER)",
-        title="an extension does not find torch's DLLs: torch is imported after it, or is another version",
-    ),
-    of("pip.torch")(r"\bcpython \d[\s\S]{0,120}abi tag", find_version, title="torch has no wheel for this Python"),
-    of("pip.torch")(
-        r"youre on (?:linux \(manylinux_2_(?:[5-9]|1\d|2[0-7])_|macos \(\S*x86_64)",
-        lambda facts: (
-            "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12, the last one for Macs with Intel's processors"
-            if facts.holds(r"youre on macos")
-            else "ldd --version: torch 2.7 and newer want glibc 2.28 (RHEL 8, Debian 10): a newer system or image, or "
-            "torch==2.6.0; where the system has it, uv sync --refresh, because uv keeps what it read before"
-        ),
-        title="this system is older than torch's wheels ask for (or uv remembers an older glibc)",
-    ),
-    of("nvml.permission")(
-        r"\A(?=[\s\S]*nvml: insuff)[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|\brhel\b|rocky)",
-        "--security-opt label=disable at the container's start (Compose security_opt: [label=disable]), or for all "
-        "sudo setsebool -P container_use_devices on; sudo ausearch -m avc -ts recent shows what was refused",
-        title="SELinux probably keeps the container from the GPU's device files",
-    ),
-    of("container.cli")(
-        r"(?:after|each|every)\b[^.\n]{0,24}\b(?:re)?boot|(?:until|must) (?:i )?run \W{0,4}nvidia-smi|custom device",
-        "on the host sudo nvidia-modprobe -c 0 -u makes /dev/nvidia0 and /dev/nvidia-uvm; for each boot sudo "
-        "systemctl enable --now nvidia-persistenced, and that command in a unit before docker.service",
-        title="the GPU's device files are not there on the host until a program makes them",
-    ),
     of("nvcc.mismatch")(
         r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
         "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
@@ -440,8 +349,8 @@ ADVICE: tuple[Advice, ...] = (
             "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
             if facts.holds(r"microsoft\.ml|nuget")
             else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
-            "CUDA and cuDNN of the message; then onnxruntime.preload_dlls() (1.21 or newer) or import torch before the "
-            "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
+            "CUDA and cuDNN of the message (for the CPU alone: onnxruntime); then onnxruntime.preload_dlls() (1.21 or "
+            "newer) or import torch before the session; its get_available_providers() has to list CUDAExecutionProvider"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
@@ -518,10 +427,13 @@ ADVICE: tuple[Advice, ...] = (
         "has a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8); without: use_kernels=False, for MXFP4 bfloat16",
         title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
     ),
-    of("torch.no_accelerator", "hip.none")(
-        lambda facts: facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"),
-        "--use-zluda or --use-directml in COMMANDLINE_ARGS of webui-user.bat, in the fork for AMD GPUs "
-        "(stable-diffusion-webui-amdgpu), with venv deleted first; or AMD's torch for Windows, or Linux with ROCm",
+    of("torch.no_accelerator", "torch.cpu_only", "hip.none")(
+        lambda facts: (
+            facts.holds("hip sdk is detected, but no torch")
+            or (facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"))
+        ),
+        "--use-zluda or --use-directml (SD.Next: once with --reinstall, others: COMMANDLINE_ARGS in webui-user.bat of "
+        "the fork stable-diffusion-webui-amdgpu, venv deleted first); or AMD's torch for Windows, or ROCm in Linux",
         title="on Windows this web UI needs an option to use an AMD GPU",
     ),
     of("import.library", "torch.no_acc")(
@@ -775,7 +687,7 @@ ADVICE: tuple[Advice, ...] = (
     of("torch.cpu_only", "bitsandbytes.setup")(lambda facts: facts.vendor == "amd", install_for_amd),
     of(*_CUDAS)(
         lambda facts: (
-            (facts.vendor == "amd" and not facts.build.startswith("rocm"))
+            (facts.vendor == "amd" and "mac" not in facts.platforms and not facts.build.startswith("rocm"))
             or ("rocm" in facts.platforms and facts.holds(r"lib(?:cu|nv|nccl)\w*\.so\S* cannot open"))
         ),
         install_for_amd,

@@ -242,7 +242,7 @@ _NAMED = {
     # A compiled program: nothing in the paste comes from Python.
     "program": r"\A(?![\s\S]*(?:torch|python|\.py\b|c10|jax|tensorflow|cupy|triton))"
     r"[\s\S]*(?:, name=\w|\bggml|\bllama[-_.](?:cpp|cli|server)|\.cu:\d)",
-    "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b|\bopencv\(",
+    "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bopencv\(|\bnvcc\b(?!.{0,9}failed with)",
     "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|"
     r"\bollama\b|koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",

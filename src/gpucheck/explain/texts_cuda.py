@@ -192,6 +192,8 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\b(not|nt|cannot|never) (work|run|support|compatible)\w* (on |with |for )?(my |an? |the )?(nvidia "
             r"|geforce )?(rtx ?)?(50[5-9]0|blackwell)|\b50[5-9]0\b.{0,20}\b(not |nt |un)(work|support|compat)",
+            r"\b([GR]TX|this GPU|my (GPU|card))\b.{0,60}\b(not|\w+n'?t|only|at least|requir\w*)\b.{0,36}(cuda|torch)"
+            r".{0,4}\d|torch.{0,9}\d.{0,40}\btoo (old|low|new) for .{0,40}\b([GR]TX|GPU|card)",
         ),
     ),
     proof(

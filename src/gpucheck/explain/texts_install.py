@@ -108,7 +108,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
         "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        follows=("container.", "nvml.", "kernel."),
+        follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
         "import.library",
@@ -149,8 +149,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
-        r"(No such operator|Could not run) '?torchvision::nms",
-        r"TorchAudio has CUDA version [\d.]+\b",
+        r"(No such operator|Could not run) '?torchvision::nms|TorchAudio has CUDA version [\d.]+\b",
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
         fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
@@ -208,8 +207,7 @@ TEXTS: tuple[Condition, ...] = (
         r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
         r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
-        r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
-        r".{0,80}circular import",
+        r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has|from).{0,80}circular import",
         meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
         "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete the rest of its "
@@ -279,7 +277,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
         r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
         r"Error checking compiler version for cl|nvcc fatal *: Cannot find compiler",
-        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
+        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)|Failed to find (MSVC|Windows SDK)",
         r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
@@ -376,7 +374,7 @@ TEXTS: tuple[Condition, ...] = (
             r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
             r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),
-        follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
+        follows=("nvcc.", "compile.python_h", "compile.cuda_h", "build.torch"),
     ),
     strong(
         "import.module",
@@ -452,7 +450,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.arch",
         "the CUDA toolkit does not know an architecture",
         r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
-        r"nvcc fatal ?: Unsupported gpu",
+        r"nvcc fatal ?: Unsupported gpu|Value \W?(native|all|all-major|any)\W? is not defined for option",
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="export TORCH_CUDA_ARCH_LIST with this GPU's number alone (nvidia-smi --query-gpu=compute_cap "
         "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN): CUDA 12 dropped numbers below 5.0, "
@@ -462,14 +460,15 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.host_compiler",
         "the C++ compiler is too new for the CUDA toolkit",
         r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
+        r"No supported gcc/g\+\+ host compiler|argument pack lengths while|class _To> struct std::is_convertible",
         r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
         r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
+        r"(std_function\.h|\.cuh?|torch\S*)[:(]\d+.{0,30}parameter packs not expanded with",
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
         r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
         meaning="nvcc accepts host compilers up to a version.",
-        fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
-        "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
-        common=(r"parameter packs not expanded with",),
+        fix="CC=gcc-N CXX=g++-N NVCC_PREPEND_FLAGS='-ccbin g++-N' before the build, with that compiler installed: N is "
+        "12 for CUDA 12 (nvcc --version), 10 for CUDA 11, 8 for CUDA 10, 5 for CUDA 9; or a newer toolkit",
     ),
     *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
     hint(

@@ -30,10 +30,7 @@ _ANYTHING = (
 _CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
 # NCCL's result in words, after a source location, as printed by torch, CuPy and NCCL's own tests.
 _NCCL = r"NCCL(_?(error|failure)[\w./:-]{0,120},?| operation .{1,120} failed:) ?"
-_TO = (
-    "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
-    "before the optimizer is made"
-)
+_TO = "x = x.to(device): .to() returns a new tensor; for a module model.to(device), before the optimizer is made"
 
 TEXTS: tuple[Condition, ...] = (
     strong(
@@ -62,8 +59,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cublas.not_supported",
         "cuBLAS does not support this product",
-        r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
-        r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
+        r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)|\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
         _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
         meaning="The data type (bfloat16, float8) or shape is not for this GPU, or a size or stride exceeds 32 bits.",
         fix="float16 in place of int8 (faster-whisper: compute_type; newer CTranslate2), or float32: if it works "
@@ -98,16 +94,15 @@ TEXTS: tuple[Condition, ...] = (
         r"against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)|"
         r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         meaning="cuDNN comes in parts that have to be of one version.",
-        fix="pip install nvidia-cudnn-cu12 (cu13) in the version that `pip show torch` requires; then see which is "
-        "found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset LD_LIBRARY_PATH "
-        "where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib if parts are missing",
+        fix="pip install nvidia-cudnn-cu12 (cu11, cu13) in the version that the message wants, or `pip show torch`; "
+        "then see which is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
+        "LD_LIBRARY_PATH where it leads to another one, or set it to …/site-packages/nvidia/cudnn/lib",
     ),
     hint(
         "cudnn.failed",
         "a cuDNN call failed on the GPU",
         r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
-        r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
-        r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
+        r"CUDNN_(STATUS_)?BACKEND_API_FAILED|\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         meaning="Usually full memory, else a failed earlier kernel, or a torch whose CUDA is older than the GPU.",
         fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
@@ -396,8 +391,7 @@ TEXTS: tuple[Condition, ...] = (
         r"perform barrier as|as) ?devices? used by this process (is|are) currently unknown|NCCL Communicator since "
         r"the GPU devices are not known|nccl communicator is created to work on|selected device indices .{0,80}don'?t "
         r"match the local rank|DistributedDataParallel'?s? (device_ids and output_device arguments only work|input "
-        r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping "
-        r"devices",
+        r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping",
         meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
@@ -415,8 +409,7 @@ TEXTS: tuple[Condition, ...] = (
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
         r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
-        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divisible|divide|evenly|equal|match|"
-        r"valid)",
+        r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: the "
         "pipeline size has to divide the layers, the tensor size the heads; global batch = micro batch × accumulation "
@@ -499,15 +492,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "dist.tcp",
         "a rank lost its connection to another",
-        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore|"
-        r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)|"
-        r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)|"
-        r"gloo/transport/tcp.{0,80}Timed out|gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|"
-        r"Application timeout)|Gloo connectFullMesh failed|(recvValue|sendBytes|recvVector|recvBytes) failed on "
-        r"SocketImpl|store->get\('?[\w:/]+'?\) got error: (Connection reset|Broken pipe|Connection was likely closed|"
-        r"Failed)|setting up NCCL communicator and retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 "
-        r"bytes|Failed to check the \W?should dump\W? flag on TCPStore|DistNetworkError.{0,120}(Connection reset by "
-        r"peer|Broken pipe|Connection was likely closed)",
+        r"client socket cannot be initiali[sz]ed to connect|Connection reset by peer.{0,120}TCPStore|TCPStore.{0,200}"
+        r"(Broken pipe|Connection reset by peer|Connection was likely closed)|gloo/transport/tcp.{0,80}(Connection "
+        r"(closed by peer|reset by peer|refused|timed out)|Broken pipe)|gloo/transport/tcp.{0,80}Timed out|"
+        r"gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|Application timeout)|Gloo connectFullMesh "
+        r"failed|(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl|store->get\('?[\w:/]+'?\) got error: "
+        r"(Connection reset|Broken pipe|Connection was likely closed|Failed)|setting up NCCL communicator and "
+        r"retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 bytes|Failed to check the \W?should dump\W? "
+        r"flag on TCPStore|DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
         meaning="The process at the other end, usually rank 0 that holds the store, ended earlier.",
         fix="look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,

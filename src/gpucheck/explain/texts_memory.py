@@ -31,7 +31,7 @@ TEXTS: tuple[Condition, ...] = (
         r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
         r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of "
         r"memory|memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
-        r"RayTaskError\(OutOfMemoryError\)",
+        r"RayTaskError\(OutOfMemoryError\)(?!: Task was)",
         CUDA_SAYS + r"out of memory",
         r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
         r"Dst tensor is not initialized",
@@ -118,7 +118,7 @@ TEXTS: tuple[Condition, ...] = (
         r"host ran out of memory|out of host memory|requires more system memory .{0,40}than is available|Workers? (is|"
         r"was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)|ray\.exceptions\.OutOfMemoryError|"
         r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure|"
-        r"exceeds the memory usage threshold of .{0,40}Ray killed",
+        r"exceeds the memory usage threshold of .{0,40}Ray killed|killed due to the node running low on memory",
         r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
         meaning="The kernel's OOM killer or the container's limit ended it by SIGKILL (9 or 137): RAM, not GPU memory.",
         fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "

@@ -8,10 +8,7 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import BACKEND, hint, proof, strong
 
-_SHM = (
-    "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
-    "df -h /dev/shm"
-)
+_SHM = "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm); df -h /dev/shm"
 
 # Errors that may end a process by a signal, or that are its cause if both are in the same text.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
@@ -147,16 +144,14 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "crash.abort",
         "the process aborted in compiled code (SIGABRT)",
-        r"Signal 6 \(SIGABRT\)",
-        r"exitcode ?: ?-6\b",
+        r"Signal 6 \(SIGABRT\)|exitcode ?: ?-6\b",
         meaning="A library printed an error before: a C++ exception (`what():`), an assertion, or NCCL's watchdog.",
         fix="explain the lines before the abort: they name the cause",
         symptom=True,
         common=(
             r"double free (detected in tcache|or corruption)|corrupted size vs|malloc\(\): |free\(\): invalid|"
             r"SIGABRT received at time|Fatal Python error: Aborted",
-            r"terminated with signal SIGABRT",
-            r"return ?code ?[=:]? ?-6\b",
+            r"terminated with signal SIGABRT|return ?code ?[=:]? ?-6\b",
             r"died with <?(Signals\.)?SIGABRT|Aborted \(core dumped\)",
         ),
         follows=_ERRORS,
@@ -170,8 +165,7 @@ TEXTS: tuple[Condition, ...] = (
         fix=_SHM + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk)",
         symptom=True,
         common=(
-            r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b",
-            r"Caught signal 7 \(Bus error|Bus error \(core dumped\)",
+            r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b|Caught signal 7 \(Bus error|Bus error \(core dumped\)",
             r"\bBus error$",
         ),
         follows=_ERRORS,
@@ -349,7 +343,7 @@ TEXTS: tuple[Condition, ...] = (
         r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
         r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
-        fix="weights in a format of this GPU: bfloat16, float16, int8, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF",
+        fix="weights in a format of this GPU: bfloat16, float16, int8, 4-bit GPTQ or GGUF (6.0), AWQ (7.5)",
     ),
     strong(
         "quant.extension",
@@ -399,6 +393,16 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip install ninja, and look that ninja --version works in that environment",
         common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
     ),
+    strong(
+        "build.torch",
+        "the sources of an extension are for an older torch",
+        r"\bTH\w{0,4}/TH\w*\.\w+\W{0,5}(No such file|file not found|没有)|DeprecatedTypeProperties.{0,30}c10::Scalar",
+        r"\b(AT_CHECK|THC\w+|THCuda\w+|THArgCheck)\W{1,3}(is undefined|was not declared|has not been)",
+        meaning="torch 1.5 removed AT_CHECK, 1.11 the headers THC, and later ones the dispatch by x.type().",
+        fix="the package's newest release or a fork. Else in its sources AT_CHECK → TORCH_CHECK, THCudaCheck → "
+        "C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), x.type() → "
+        "x.scalar_type(), THC/THC.h → ATen/cuda/CUDAContext.h; or a torch of its time in a new environment",
+    ),
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
@@ -410,6 +414,7 @@ TEXTS: tuple[Condition, ...] = (
         r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
         r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
         r"Compiling the CUDA compiler identification",
+        r"MAX_JOBS=N\) ?1\.1\d\.\d+(\.git[\w.-]*)?([gc]\+\+|gcc|x86_64|aarch64|/\w).{0,600}No such file",
         r"Error compiling the CUDA|Error in building the CUDA",
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
@@ -429,14 +434,15 @@ TEXTS: tuple[Condition, ...] = (
         "a package's CUDA extension, or the package, is not installed",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
-        r"apex\.\w+\.\w+ requires cuda extensions|custom CUDA extension \w+ module is not found",
-        r"NoneType object has no attribute \w+_[fb]wd\b",
+        r"custom CUDA extension \w+ module is not found|NoneType object has no attribute \w+_[fb]wd\b",
+        r"cannot import name \W?\w+\W? from \W?apex\b|apex\.\w+\.\w+ requires cuda ext|UnencryptedCookieSession",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
-        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
-        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
-        "extension's name; pip show -f PACKAGE lists a .so file afterwards",
+        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation, and "
+        "read that build's output for the extension's name; pip show -f PACKAGE lists a .so file afterwards. PyPI's "
+        "apex is another program: torch.amp replaces NVIDIA's, or in its sources APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip "
+        "install -v --no-build-isolation ./",
     ),
     strong(
         "build.windows",
@@ -451,7 +457,7 @@ TEXTS: tuple[Condition, ...] = (
         common=(
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
             r"\berror (C|LNK)\d+:",
-            r"Microsoft Visual C\+\+ 14\.0 (or greater )?is required",
+            r"Microsoft Visual C\+\+ 14\.0 (or greater )?is required|Could not locate a supported Microsoft Visual C",
         ),
         follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),
@@ -460,13 +466,14 @@ TEXTS: tuple[Condition, ...] = (
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
         r"doesn'?t have a source distribution or wheel",
-        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes)\b",
-        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes)\b",
+        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
+        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
         r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
         r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
         r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
         r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
+        r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
@@ -509,8 +516,8 @@ TEXTS: tuple[Condition, ...] = (
         "matmul tells whether the GPU computes wrongly",
         logged=True,
         common=(
-            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
-            r"gradients?)\b",
+            r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
+            r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|grad)",
             r"\b(nan|inf)s?( or (nan|inf)s?)? (found|detected|encountered|produced|values?) (in|at|during)\b",
             r"\b(all|only) nans? (in|after|from) .{0,30}(output|logits|loss|model)\b",
         ),
@@ -582,8 +589,8 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "llamacpp.cpu_build",
         "llama.cpp, or llama-cpp-python, was probably built without CUDA",
-        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(has|have|had|with|takes?|without) ?(no|any) effect|not compiled with GPU "
-        r"offload support|whisper_backend_init\w*: no GPU",
+        r"whisper_backend_init\w*: no GPU",
+        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(ha(s|ve|d)|with|takes?|without) ?(no|any) effect|not compiled with GPU offl",
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b",
         r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
@@ -616,13 +623,13 @@ TEXTS: tuple[Condition, ...] = (
         r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries",
         r"CPU does not have AVX.{0,20}, disabling GPU support",
         r"Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|failure during GPU discovery",
-        r"failed to finish discovery before timeout",
-        r"\bentering low vram mode.{0,60}total vram=\W?0 B",
+        r"failed to finish discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B",
         r"warning: no usable GPU found, --gpu-layers option will be ignored",
         r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
         r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
         r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
         r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|ggml_vulkan: No devices found",
+        r"\b\d+%/\d+% CPU/GPU\b",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "

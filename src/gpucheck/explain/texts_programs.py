@@ -23,7 +23,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Device API (cuda|gpu) is not enabled|XGBoost version (is )?not compiled with (GPU|CUDA) support",
         r"(GPU|CUDA) Tree Learner was not enabled in this build|CTranslate2 package was not compiled with CUDA",
         r"module \W?faiss\W? has no attribute \W?(StandardGpuResources|index_cpu_to_\w*gpu|GpuIndex)",
-        r"installed CPU version PaddlePaddle|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
+        r"installed (CPU version )?Paddle(Paddle| is not comp)|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
         meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
@@ -85,10 +85,31 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
     ),
     hint(
+        "program.waits",
+        "the GPU probably waits for the program: for its data, or between many small operations",
+        r"primarily intended to run on the CPU when not using a CNN policy",
+        meaning="Loading, copies and the start of each operation take the CPU's time, and the GPU is idle then.",
+        fix="`gpucheck run train.py` shows where the time goes. Loading: more num_workers, smaller files on a local "
+        "disk; small operations: a larger batch, torch.compile. `gpucheck bench crossover` shows the size from which "
+        "the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi's list: gpucheck doctor",
+        weak=(
+            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
+            r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
+            r"\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower (on|with|using) (the |my |a )?GPU\b|\bCPU "
+            r"(is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|\b(slow|long)\b.{0,20}\bdata ?load",
+            r"\b(util\w* of (the )?gpu|gpu[- ]?load|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(no|zero) gpu[- ]?(util|"
+            r"usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) [^.]{0,25}\b(gpu|"
+            r"cuda)\b|.{0,30}\bthe gpu is\b)",
+        ),
+        common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
+        symptom=True,
+    ),
+    hint(
         "harmless.message",
         "a harmless message: the program goes on without what it names",
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
         r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
+        r"libcuda\.so\.1 is not a symbolic link",
         r"A matching Triton is not available, some|need pytorch with cu1\d\d or higher to use optimized CUDA",
         r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
         r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",

@@ -73,7 +73,7 @@ TEXTS: tuple[Condition, ...] = (
         r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         *_code(100),
         *_code(38),
-        r"TensorRT backend supports only GPU device|No visible GPU is found",
+        r"TensorRT backend supports only GPU device|No visible GPU is found|because no GPU is detected",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         r"ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on the",
@@ -102,6 +102,7 @@ TEXTS: tuple[Condition, ...] = (
         r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
         r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
         r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
+        r"libcuda\S{0,40}undefined symbol: cu\w+|symbol lookup for cuCtxCreate_v\d failed",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
@@ -192,8 +193,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.999",
         "CUDA does not start and gives no reason",
         r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
-        r"OS call failed or operation not supported on this OS",
-        r"(cudaError|CUDA_ERROR_)Operating_?System\b",
+        r"OS call failed or operation not supported on this OS|(cudaError|CUDA_ERROR_)Operating_?System\b",
         *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
@@ -230,9 +230,10 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             r"?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
             r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bpytorch +\d[\d.]+ +cpu_\w+|"
-            r"\b(uninstall|replac|overw|downgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b|\b(py)?torch\b.{0,40}\b(uninstall|"
+            r"\b(py)?torch\b.{0,40}\b(uninstall|"
             r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}"
             r"(select_device|_lazy_init|\bGPU\b)",
+            r"\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
     ),
     hint(
@@ -421,8 +422,7 @@ TEXTS: tuple[Condition, ...] = (
         "slurm.gres",
         "Slurm has no such GPU for the job",
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
-        r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
-        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
+        r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)|(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
@@ -688,8 +688,8 @@ TEXTS: tuple[Condition, ...] = (
         "separate cable for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
-            r"\b(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server)\b.{0,30}\b((shut|"
-            r"turn|power)s? (off|down)|(crash|freez|restart|reboot)\w*( up)? .{0,20}(crash|hard|instantly|and re))",
+            r"(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|o/?s)\b.{0,30}"
+            r"\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|instant|and re))",
         ),
         common=(
             r"\b(pc|computer|machine) .{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?(?! the)\b"
@@ -721,8 +721,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "tensorflow.no_gpu",
         "TensorFlow finds no GPU: usually its CUDA libraries are missing or not found",
-        r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}(Out\W?\d*\W{0,4})?\[ ?\]",
         r"Num GPUs Available: +0\b|appears to be a GPU, but CUDA is not enabled",
+        r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}"
+        r"(Out\W?\d*\W{0,4}|(is|gives|prints|returns|shows).{0,15})?\[ ?\]",
         meaning="pip's tensorflow needs CUDA's packages beside it; since 2.11 it has no GPU support in Windows.",
         fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
         "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "

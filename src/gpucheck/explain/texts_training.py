@@ -168,6 +168,7 @@ TEXTS: tuple[Condition, ...] = (
         "xla.cuda_data",
         "XLA (TensorFlow, JAX) does not find CUDA's compiler files (libdevice, ptxas)",
         r"libdevice not found at|Can'?t find libdevice directory|libdevice is required by|Couldn'?t (invoke|get) ptxas",
+        r"No PTX compilation provider",
         meaning="It looks for nvvm/libdevice and bin/ptxas in a folder of the CUDA toolkit.",
         fix="conda install -c nvidia cuda-nvcc (pip install nvidia-cuda-nvcc-cu12), then export "
         "XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER, the one that holds nvvm/libdevice ($CONDA_PREFIX, "
@@ -183,19 +184,6 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
             r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b",
-        ),
-    ),
-    hint(
-        "slow.waiting",
-        "the GPU is slow or hardly used: it probably waits for data or for the CPU",
-        meaning="One batch is computed faster than the CPU prepares the next, or the model is not on the GPU.",
-        fix="print(next(model.parameters()).device) has to name cuda; then DataLoader(num_workers=8, pin_memory=True), "
-        "larger batches, no .item() in each step. Where the GPU is busy: half precision, its heat and power limit",
-        common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
-        weak=(
-            r"\b(util\w* of (the )?gpu|gpu[- ]?(util\w*|usage|load)|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(low|no|"
-            r"zero) gpu[- ]?(util|usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) "
-            r"[^.]{0,25}\b(gpu|cuda)\b|.{0,30}\bthe gpu is\b)",
         ),
     ),
     hint(
