@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpucheck.bench import judge
-from gpucheck.bench.judging import BenchmarkJudge, DeviceRows
+from gpucheck.bench.judging import Rules, DeviceRows
 from gpucheck.config import Limit, Settings
 from gpucheck.report.events import Emit, Event
 from gpucheck.report.facts import Device, Facts
@@ -56,9 +56,7 @@ def folded(events: Iterable[Event], command: str = "bench") -> Report:
     return document.judged()
 
 
-def findings(
-    rule: BenchmarkJudge, rows: Sequence[Measurement], facts: Facts | None = None, **more: Any
-) -> list[Finding]:
+def findings(rule: Rules, rows: Sequence[Measurement], facts: Facts | None = None, **more: Any) -> list[Finding]:
     """What a benchmark's judge says of one device's rows; the device is that of the first row."""
     return rule.findings(seen(rows, facts, **more))
 

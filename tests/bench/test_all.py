@@ -14,7 +14,7 @@ from gpucheck.bench import all as work
 from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, BenchInputs
-from gpucheck.bench.judging import BenchmarkJudge, Ceiling, DeviceRows
+from gpucheck.bench.judging import Rules, Ceiling, DeviceRows
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import choose, faults, inventory
@@ -87,10 +87,10 @@ class Planted:
     def command(self) -> Steps:
         return self.steps
 
-    def rule(self) -> BenchmarkJudge:
+    def rule(self) -> Rules:
         real = REAL_RULE(self.id)
         right = Finding(f"{self.id}.result", "pass", "right")
-        return BenchmarkJudge(lambda seen: [right], real.headlines, real.ceilings, thresholds=real.thresholds)
+        return Rules(lambda seen: [right], real.headlines, real.ceilings, thresholds=real.thresholds)
 
 
 def passes(*rows: Measurement) -> Steps:

@@ -15,7 +15,7 @@ from judged import Document, seen
 
 import document_schema as schema
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
-from gpucheck.bench.crossover.work import OPERATIONS, SizedOperation
+from gpucheck.bench.crossover.work import OPERATIONS, SizedOp
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
@@ -163,7 +163,7 @@ def test_wrong_results_and_another_precision_fail() -> None:
 
 
 @pytest.mark.parametrize("one", OPERATIONS, ids=lambda one: one.id)
-def test_both_sides_do_the_same_and_the_result_is_checked(one: SizedOperation) -> None:
+def test_both_sides_do_the_same_and_the_result_is_checked(one: SizedOp) -> None:
     sides = one.build(one.sizes[0], CPU)
     sides.cpu()
     sides.device()
@@ -265,7 +265,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
 
 
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
-    def measure(operation: SizedOperation, size: int, **rest: Any) -> list[Measurement]:
+    def measure(operation: SizedOp, size: int, **rest: Any) -> list[Measurement]:
         # The copies cost as much again.
         return rows(operation.id, size, cpu_s(size), device_s(size), 2 * device_s(size))
 
@@ -302,7 +302,7 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
 
 
 def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(operation: SizedOperation, size: int, **rest: Any) -> list[Measurement]:
+    def measure(operation: SizedOp, size: int, **rest: Any) -> list[Measurement]:
         if size > most:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
@@ -325,7 +325,7 @@ def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch, without: set[int]) -> None:
     asked = []
 
-    def measure(operation: SizedOperation, size: int, **rest: Any) -> list[Measurement]:
+    def measure(operation: SizedOp, size: int, **rest: Any) -> list[Measurement]:
         asked.append(size)
         if size in without:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")

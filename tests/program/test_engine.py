@@ -313,7 +313,7 @@ def test_a_number_names_a_device(torch_calls: TorchCalls) -> None:
 def test_unknown_is_no_finding(torch_calls: TorchCalls) -> None:
     """What nobody placed settles with the first operation that knows."""
     x = torch.ones(3)
-    torch_calls.simulation.placements.put(x, None)
+    torch_calls.sim.placements.put(x, None)
     assert (x + torch.ones(3, device="cuda")).device == GPU
     assert x.device == GPU
     with pytest.raises(DeviceMismatch):
@@ -339,7 +339,7 @@ def test_an_operation_of_another_library_is_noted(torch_calls: TorchCalls) -> No
         library.define("mix(Tensor x, Tensor y) -> Tensor")
         library.impl("mix", lambda x, y: x + y, "CPU")
         out = torch.ops.gpucheck_test.mix(torch.ones(2, device="cuda"), torch.ones(2))
-        assert list(torch_calls.simulation.unjudged) == ["gpucheck_test::mix"]
+        assert list(torch_calls.sim.unjudged) == ["gpucheck_test::mix"]
         assert out.device == GPU
 
 
@@ -354,7 +354,7 @@ def test_a_gradient_must_lie_where_its_tensor_does(tensor: str, other: str, torc
     _assigned_grad(tensor, tensor)
     with pytest.raises(RuntimeError, match="attempting to assign a gradient with device type"):
         _assigned_grad(tensor, other)
-    assert len(torch_calls.simulation.refused) == 1
+    assert len(torch_calls.sim.refused) == 1
 
 
 class Doubled(torch.autograd.Function):  # type: ignore[misc]

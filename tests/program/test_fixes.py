@@ -215,14 +215,14 @@ def met(text: str, folder: Path, *arguments: str) -> Finding | None:
     file = folder / "mistaken.py"
     file.write_text(text)
     __import__("linecache").checkcache()
-    simulation = Simulation()
-    with simulated(simulation), pytest.MonkeyPatch.context() as patch:
+    sim = Simulation()
+    with simulated(sim), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(file), *arguments])
         patch.chdir(folder)
         try:
             exec(compile(text, str(file), "exec"), {"__name__": "mistaken", "__file__": str(file)})
         except (RuntimeError, TypeError) as error:  # numpy's is a TypeError
-            mismatch = placement.mismatch_in(simulation, error)
+            mismatch = placement.mismatch_in(sim, error)
             if mismatch is None:
                 raise
             return judge.mismatch(mismatch.entry)

@@ -28,7 +28,7 @@ WIDE = {"input_size": 512, "hidden_size": 512, "num_layers": 2}
 
 
 @pytest.fixture(params=[True, False], ids=["values", "no values"])
-def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+def sim(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     made = Simulation(placements=Placements(Memory()), has_values=request.param)
     torch.__future__.set_swap_module_params_on_conversion(not made.has_values)
     try:
@@ -42,9 +42,9 @@ def gpu(*shape: int, **more: Any) -> Tensor:
     return torch.randn(*shape, device="cuda", requires_grad=True, **more)
 
 
-def kept(simulation: Simulation, call: Callable[[], Tensor]) -> int:
+def kept(sim: Simulation, call: Callable[[], Tensor]) -> int:
     """The bytes that a call's result keeps beside itself."""
-    memory = simulation.placements.memory
+    memory = sim.placements.memory
     assert memory is not None
     before = memory.allocated
     out = call()
@@ -64,39 +64,36 @@ ATTENTION: dict[str, tuple[torch.dtype, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", ATTENTION)
-def test_a_fused_attention_keeps_no_scores(simulation: Simulation, name: str) -> None:
+def test_a_fused_attention_keeps_no_scores(sim: Simulation, name: str) -> None:
     dtype, options, extra = ATTENTION[name]
     query, key, value = (gpu(2, 4, 128, 64, dtype=dtype) for _ in range(3))
-    assert kept(simulation, lambda: F.scaled_dot_product_attention(query, key, value, **options)) == extra
+    assert kept(sim, lambda: F.scaled_dot_product_attention(query, key, value, **options)) == extra
     assert query.grad is not None and query.grad.device.type == "cuda"
     # Joining the heads makes no copy.
-    assert (
-        kept(simulation, lambda: F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
-        == 4 * KIB
-    )
+    assert kept(sim, lambda: F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)) == 4 * KIB
 
 
 SCORES = 2 * 4 * 128 * 128 * 4
 
 
-def test_what_no_fused_kernel_takes_keeps_the_scores(simulation: Simulation) -> None:
+def test_what_no_fused_kernel_takes_keeps_the_scores(sim: Simulation) -> None:
     """Rows that are no multiple of 16 bytes; an attention that is written out."""
     query, key, value = (gpu(2, 4, 128, 5) for _ in range(3))
-    held = kept(simulation, lambda: F.scaled_dot_product_attention(query, key, value, dropout_p=0.1))
+    held = kept(sim, lambda: F.scaled_dot_product_attention(query, key, value, dropout_p=0.1))
     # Before and after the dropout, and a byte for each.
     assert 2.25 * SCORES <= held <= 2.25 * SCORES + 64 * KIB
-    assert kept(simulation, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
+    assert kept(sim, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
 
 
-def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(simulation: Simulation) -> None:
+def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(sim: Simulation) -> None:
     """Groups of heads in float32, and a mask whose rows are not contiguous, such as T5's position bias."""
     query = gpu(2, 4, 128, 64)
     key, value = gpu(2, 2, 128, 64), gpu(2, 2, 128, 64)
-    assert kept(simulation, lambda: F.scaled_dot_product_attention(query, key, value, enable_gqa=True)) >= SCORES
+    assert kept(sim, lambda: F.scaled_dot_product_attention(query, key, value, enable_gqa=True)) >= SCORES
     key, value = gpu(2, 4, 128, 64), gpu(2, 4, 128, 64)
     for bias, scores in ((gpu(128, 128, 4).permute(2, 0, 1)[None], SCORES), (gpu(1, 4, 128, 128), 0)):
         call = lambda: F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # noqa: B023, E731
-        assert scores <= kept(simulation, call) <= scores * 2 + 4 * KIB
+        assert scores <= kept(sim, call) <= scores * 2 + 4 * KIB
 
 
 MIB = 1024 * KIB
@@ -168,11 +165,9 @@ def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
         (F.l1_loss, 0),
     ],
 )
-def test_a_loss_stands_in_the_memory_of_its_elements(
-    simulation: Simulation, loss: Callable[..., Tensor], size: int
-) -> None:
+def test_a_loss_stands_in_the_memory_of_its_elements(sim: Simulation, loss: Callable[..., Tensor], size: int) -> None:
     """As its storage has it on a GPU."""
-    memory = simulation.placements.memory
+    memory = sim.placements.memory
     assert memory is not None
     x, y = torch.rand(256, 1024, device="cuda"), torch.rand(256, 1024, device="cuda")
     before = memory.allocated
@@ -181,10 +176,10 @@ def test_a_loss_stands_in_the_memory_of_its_elements(
     assert made.shape == ()
 
 
-def test_a_dropout_keeps_one_byte_an_element(simulation: Simulation) -> None:
+def test_a_dropout_keeps_one_byte_an_element(sim: Simulation) -> None:
     x = gpu(256, 1024)
     for call in (lambda: F.dropout(x, 0.1), lambda: torch.dropout(x, 0.1, True), lambda: nn.Dropout(0.5)(x)):
-        assert kept(simulation, call) == 256 * KIB
+        assert kept(sim, call) == 256 * KIB
     assert F.dropout(x, 0.1, training=False) is x
 
 
@@ -247,7 +242,7 @@ def test_values_and_gradients_are_those_of_the_cpu(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [[0, 2], (slice(None), [1, 2]), (0, [1])])
-def test_a_list_as_an_index_lies_beside_what_it_indexes(simulation: Simulation, index: Any) -> None:
+def test_a_list_as_an_index_lies_beside_what_it_indexes(sim: Simulation, index: Any) -> None:
     x = torch.ones(3, 3, device="cuda")
     assert x[index].device.type == "cuda"
     x[index] = 2
@@ -318,7 +313,7 @@ AUTOCAST: list[tuple[Callable[[Tensor, Tensor], Any], torch.dtype]] = [
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
 @pytest.mark.parametrize("low", [LOW, torch.float16])
-def test_autocast_gives_the_dtypes_of_cuda(simulation: Simulation, mode: Any, low: torch.dtype) -> None:
+def test_autocast_gives_the_dtypes_of_cuda(sim: Simulation, mode: Any, low: torch.dtype) -> None:
     with mode(), torch.autocast("cuda", dtype=low):
         found = []
         for call, dtype in AUTOCAST:
@@ -330,7 +325,7 @@ def test_autocast_gives_the_dtypes_of_cuda(simulation: Simulation, mode: Any, lo
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(("has_cudnn", "dtype"), [(True, torch.float16), (False, LOW)])
-def test_an_rnn_of_cudnn_is_in_float16(simulation: Simulation, kind: Any, has_cudnn: bool, dtype: torch.dtype) -> None:
+def test_an_rnn_of_cudnn_is_in_float16(sim: Simulation, kind: Any, has_cudnn: bool, dtype: torch.dtype) -> None:
     network, x = on_gpu(kind(4, 3, batch_first=True)), torch.ones(2, 5, 4, device="cuda")
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
     with torch.backends.cudnn.flags(enabled=has_cudnn), torch.autocast("cuda", dtype=LOW):
@@ -356,8 +351,8 @@ def test_the_lists_are_those_of_the_installed_torch() -> None:
     assert known - others == lists["FP32"]
 
 
-def test_a_weight_is_cast_once_and_kept_until_its_region_ends(simulation: Simulation) -> None:
-    memory = simulation.placements.memory
+def test_a_weight_is_cast_once_and_kept_until_its_region_ends(sim: Simulation) -> None:
+    memory = sim.placements.memory
     assert memory is not None
     layer = on_gpu(nn.Linear(256, 256, bias=False))
     x = torch.ones(1, 256, device="cuda", requires_grad=True)
@@ -378,7 +373,7 @@ def test_a_weight_is_cast_once_and_kept_until_its_region_ends(simulation: Simula
     assert memory.allocated == before
 
 
-def test_what_torchvision_casts_is_cast(simulation: Simulation) -> None:
+def test_what_torchvision_casts_is_cast(sim: Simulation) -> None:
     """As its kernels in C++ do: they ask C++ where a tensor lies."""
     library = torch.library.Library("torchvision", "FRAGMENT")
     try:
@@ -393,7 +388,7 @@ def test_what_torchvision_casts_is_cast(simulation: Simulation) -> None:
         library._destroy()
 
 
-def test_what_autocast_refuses_is_refused_with_torchs_own_words(simulation: Simulation) -> None:
+def test_what_autocast_refuses_is_refused_with_torchs_own_words(sim: Simulation) -> None:
     x = torch.rand(4, device="cuda")
     with torch.autocast("cuda"), pytest.raises(RuntimeError) as refused:
         F.binary_cross_entropy(x, x)
@@ -425,10 +420,10 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_operands_of_two_dtypes_are_refused_with_values_and_without(simulation: Simulation, name: str) -> None:
+def test_operands_of_two_dtypes_are_refused_with_values_and_without(sim: Simulation, name: str) -> None:
     x = torch.rand(4, 4, device="cuda")
     with pytest.raises(RuntimeError, match=rules.MIXED_DTYPES):
         MIXED[name](x, x.half())
-    assert len(simulation.mixed) == 1
+    assert len(sim.mixed) == 1
     with torch.autocast("cuda"), pytest.raises(RuntimeError, match=rules.MIXED_DTYPES):
         F.linear(x.double(), x)

@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck import config, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows, Figure
+from gpucheck.bench.judging import Rules, Ceilings, DeviceRows, Figure
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.measure import runs
@@ -97,8 +97,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     return Judgement(tuple(findings), results)
 
 
-def rule_of(benchmark: str) -> BenchmarkJudge:
-    rule: BenchmarkJudge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
+def rule_of(benchmark: str) -> Rules:
+    rule: Rules = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
     return rule
 
 

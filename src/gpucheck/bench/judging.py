@@ -314,7 +314,7 @@ Ceilings = Mapping[str, Ceiling]
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdFigures:
+class LimitFigures:
     """The `figures` that a threshold judges. Its text names them (`subject`) and the reference of a share (`of`)."""
 
     subject: str
@@ -447,7 +447,7 @@ class DeviceRows:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchmarkJudge:
+class Rules:
     """The judge of a benchmark; it does not import torch.
 
     `findings` judges each device that has rows, or that finished without any. `answers` returns the entries of
@@ -460,4 +460,4 @@ class BenchmarkJudge:
     result: str | None = None
     answers: Callable[[DeviceRows], Sequence[Any]] = lambda device: ()
     together: Callable[[Sequence[DeviceRows], Facts, Sequence[str]], list[Finding]] = lambda devices, facts, parts: []
-    thresholds: Mapping[str, ThresholdFigures] = field(default_factory=dict)
+    thresholds: Mapping[str, LimitFigures] = field(default_factory=dict)

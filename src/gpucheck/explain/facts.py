@@ -278,7 +278,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
         r"\bexit status 0xc0000|\bcl is not found|\bnot recognized as an internal|\bwhere, cl\b|\bwindowspath\b"
-        r"|\bwebui(?:-user)?\.bat\b",
+        r"|\bwebui(?:-user)?\.bat\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|/private/var/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"

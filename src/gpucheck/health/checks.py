@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.health import hardware, live, nvidia
-from gpucheck.health.nvidia import DeviceVerdict, is_dead, is_divided, name_of, pointer, same_model, usual
+from gpucheck.health.nvidia import Ruling, is_dead, is_divided, name_of, pointer, same_model, usual
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -23,7 +23,7 @@ def _on_off(value: bool) -> str:
     return "on" if value else "off"
 
 
-def ecc_mode(device: Device, facts: Facts) -> DeviceVerdict | None:
+def ecc_mode(device: Device, facts: Facts) -> Ruling | None:
     """Report ECC that is off although it is on by default, or that differs from most GPUs of the same name."""
     ecc = device.ecc
     if ecc is None or ecc.enabled is None:
@@ -35,14 +35,14 @@ def ecc_mode(device: Device, facts: Facts) -> DeviceVerdict | None:
     fix = f"sudo nvidia-smi{'' if ecc.enabled else ' -i {card}'} --ecc-config=1, then reset the GPU"
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         message = f"most other GPUs of the same name have it {_on_off(others)}"
-        return DeviceVerdict("warn", f"ECC is {_on_off(ecc.enabled)}", message, fix, {**evidence, "others": others})
+        return Ruling("warn", f"ECC is {_on_off(ecc.enabled)}", message, fix, {**evidence, "others": others})
     if (ecc.enabled and not later) or ecc.enabled_by_default is False:
         return None
     title = "ECC will be off after a reset" if later else "ECC is off"
-    return DeviceVerdict("info", title, "memory errors are neither corrected nor counted", fix, evidence)
+    return Ruling("info", title, "memory errors are neither corrected nor counted", fix, evidence)
 
 
-def power_limit(device: Device, facts: Facts) -> DeviceVerdict | None:
+def power_limit(device: Device, facts: Facts) -> Ruling | None:
     """Report a power limit below the default, or below that of most GPUs of the same name."""
     limit, default = device.power_limit_w, device.power_limit_default_w
     others = usual([card.power_limit_w and round(card.power_limit_w) for card in same_model(device, facts)])
@@ -51,27 +51,23 @@ def power_limit(device: Device, facts: Facts) -> DeviceVerdict | None:
     if others is not None and limit < SAME * others:
         message = f"most other GPUs of the same name have {others} W"
         fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
-        return DeviceVerdict(
-            "warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others}
-        )
+        return Ruling("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if default is None or limit >= SAME * default:
         return None
     evidence = {"power_limit_w": limit, "power_limit_default_w": default}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
     verdict: Verdict = "warn" if limit <= (1 - live.COSTLY) * default else "info"
-    return DeviceVerdict(verdict, f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
+    return Ruling(verdict, f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 
 
-def compute_mode(device: Device, facts: Facts) -> DeviceVerdict | None:
+def compute_mode(device: Device, facts: Facts) -> Ruling | None:
     """Report a compute mode that keeps programs away: prohibited, or exclusive and held by a process other than MPS."""
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
         left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
         message = f"no program may use the GPU{'' if left else ', and there is no other'}"
-        return DeviceVerdict(
-            "info" if left else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode}
-        )
+        return Ruling("info" if left else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
     holders = [process for process in device.processes or () if "compute" in process.kind]
     is_shared = any((process.name or "").startswith("nvidia-cuda-mps") for process in holders)
     if not mode.startswith("exclusive") or not holders or is_shared:
@@ -79,10 +75,10 @@ def compute_mode(device: Device, facts: Facts) -> DeviceVerdict | None:
     names = few([f"{process.name or 'not visible here'} (PID {process.pid})" for process in holders], ", ")
     evidence = {"compute_mode": mode, "pids": [process.pid for process in holders]}
     fix = f"wait for PID {holders[0].pid} to end, or {fix}"
-    return DeviceVerdict("warn", "in exclusive use", f"{names} has it in exclusive mode", fix, evidence)
+    return Ruling("warn", "in exclusive use", f"{names} has it in exclusive mode", fix, evidence)
 
 
-def mig_pending(device: Device, facts: Facts) -> DeviceVerdict | None:
+def mig_pending(device: Device, facts: Facts) -> Ruling | None:
     mig = device.mig
     if mig is None or mig.enabled_after_reset == mig.enabled:
         return None
@@ -92,7 +88,7 @@ def mig_pending(device: Device, facts: Facts) -> DeviceVerdict | None:
     )
     title = f"MIG will be {_on_off(mig.enabled_after_reset)}"
     evidence = {"enabled": mig.enabled, "enabled_after_reset": mig.enabled_after_reset}
-    return DeviceVerdict("warn", title, "the change waits for a reset of the GPU", fix, evidence)
+    return Ruling("warn", title, "the change waits for a reset of the GPU", fix, evidence)
 
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
@@ -107,7 +103,7 @@ _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
 )
 
 
-def odd_one(device: Device, facts: Facts) -> DeviceVerdict | None:
+def odd_one(device: Device, facts: Facts) -> Ruling | None:
     """Report a GPU that differs from most GPUs of its name: less memory or BAR1, no persistence mode, another VBIOS."""
     others = [card for card in same_model(device, facts) if is_divided(card) == is_divided(device)]
     # ECC takes memory on some GPUs, so a difference in ECC explains less memory.
@@ -125,17 +121,17 @@ def odd_one(device: Device, facts: Facts) -> DeviceVerdict | None:
     if not texts:
         return None
     message = "; ".join([*texts[1:], "other GPUs of the same name"])
-    return DeviceVerdict("warn" if fixes else "info", texts[0], message, "; ".join(fixes) or None, evidence)
+    return Ruling("warn" if fixes else "info", texts[0], message, "; ".join(fixes) or None, evidence)
 
 
-def mig_empty(device: Device, facts: Facts) -> DeviceVerdict | None:
+def mig_empty(device: Device, facts: Facts) -> Ruling | None:
     """Report MIG mode without instances: a failure if no other GPU is usable."""
     if not _is_empty(device, facts):
         return None
     left = any(is_usable(other, facts) for other in facts.devices if other is not device)
     message = f"no program can use the GPU{'' if left else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
-    return DeviceVerdict(
+    return Ruling(
         "warn" if left else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []}
     )
 
@@ -171,7 +167,7 @@ def is_on_a_board(card: Device) -> bool:
 FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GPUs"
 
 
-def inactive(device: Device, facts: Facts) -> DeviceVerdict | None:
+def inactive(device: Device, facts: Facts) -> Ruling | None:
     """Report links that are down or absent, compared with GPUs of the same name."""
     # A bridge joins two GPUs and is optional. Links of other GPUs prove a fault only on a board, or if the number of
     # GPUs with links is odd.
@@ -187,35 +183,33 @@ def inactive(device: Device, facts: Facts) -> DeviceVerdict | None:
     evidence = {"active": up, "inactive": down, "active_of_the_same_name": max(most, up)}
     if 0 < up < most:
         message = f"{up} up, {most} on a GPU of the same name; down: {', '.join(map(str, down))}"
-        return DeviceVerdict("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
+        return Ruling("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
     if up:  # some GPUs have more links than their board or bridge connects
         message = f"{up} up; down: {', '.join(map(str, down))}"
-        return DeviceVerdict("info", f"{len(down)} NVLinks inactive", message, None, evidence)
+        return Ruling("info", f"{len(down)} NVLinks inactive", message, None, evidence)
     title = f"all {len(down)} NVLinks down"
     if most:
         message = f"{most} up on {with_links} GPU{'s' * (with_links != 1)} of the same name"
-        return DeviceVerdict("fail" if proven else "warn", title, message, FIX, evidence)
+        return Ruling("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
         return None  # There is nothing to compare with, or the fabric already reports that it is not ready.
     message = "and on every other GPU: copies between GPUs use PCI Express"
     fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
-    return DeviceVerdict("warn", title, message, fix, evidence)
+    return Ruling("warn", title, message, fix, evidence)
 
 
-def _lacking(device: Device, facts: Facts, most: int) -> DeviceVerdict | None:
+def _lacking(device: Device, facts: Facts, most: int) -> Ruling | None:
     """Report links that are absent or whose state is unknown, if most GPUs of the same name have more links up."""
     own, up = f"{pointer(device, facts)}nvlinks", active(device)
     why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
     if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error.
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
-    return DeviceVerdict(
-        "warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most}
-    )
+    return Ruling("warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most})
 
 
-def fabric(device: Device, facts: Facts) -> DeviceVerdict | None:
+def fabric(device: Device, facts: Facts) -> Ruling | None:
     """Report a failed registration with the NVSwitch fabric. A single GPU works without it."""
     if device.fabric is None or (words := _fabric_words(device.fabric)) is None:
         return None
@@ -224,7 +218,7 @@ def fabric(device: Device, facts: Facts) -> DeviceVerdict | None:
     # The finding about cuInit already reports this.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
-    return DeviceVerdict("info" if alone or waits else "warn", *words, evidence)
+    return Ruling("info" if alone or waits else "warn", *words, evidence)
 
 
 # CUDA_ERROR_SYSTEM_NOT_READY.
@@ -260,7 +254,7 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
     return f"fabric {state}", problems, f"{reset}; if it persists, {manager}"
 
 
-def errors(device: Device, facts: Facts) -> DeviceVerdict | None:
+def errors(device: Device, facts: Facts) -> Ruling | None:
     errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
     counted = {link: by_name for link, by_name in errors.items() if by_name}
     if not counted:
@@ -270,11 +264,11 @@ def errors(device: Device, facts: Facts) -> DeviceVerdict | None:
     message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}"
     mild = set(total) <= set(CORRECTED)
     fix = None if mild else "if they grow, reset the GPUs, then reseat the bridge or board"
-    return DeviceVerdict("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted})
+    return Ruling("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted})
 
 
 # The judge of one check. It returns None if the device does not report the figure, or if there is nothing to report.
-DeviceCheck = Callable[[Device, Facts], DeviceVerdict | None]
+DeviceCheck = Callable[[Device, Facts], Ruling | None]
 # The most serious checks come first: unusable GPUs, possibly wrong results, slow GPUs, then remarks.
 CHECKS: tuple[tuple[str, DeviceCheck], ...] = (
     ("devices.answers", hardware.answers),

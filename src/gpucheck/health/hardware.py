@@ -11,15 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units, xid
-from gpucheck.health.nvidia import (
-    NOT_READ,
-    DeviceVerdict,
-    address_of,
-    addresses_not_listed,
-    is_dead,
-    is_nameless,
-    pointer,
-)
+from gpucheck.health.nvidia import NOT_READ, Ruling, address_of, addresses_not_listed, is_dead, is_nameless, pointer
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes
@@ -54,7 +46,7 @@ def verdict_of(error: XidError) -> Verdict:
     return "info" if error.is_past else xid.severity(error.number, is_fatal=error.is_fatal)
 
 
-def xid_verdict(address: str | None, errors: Sequence[XidError]) -> DeviceVerdict | None:
+def xid_verdict(address: str | None, errors: Sequence[XidError]) -> Ruling | None:
     """Return a verdict on the log entries of the GPU at this PCI address, or None."""
     # Entries that summarise others (Xid 154 and 45) rank last.
     mine = [error for error in errors if error.pci_address == address]
@@ -76,7 +68,7 @@ def xid_verdict(address: str | None, errors: Sequence[XidError]) -> DeviceVerdic
         for error in mine
     ]
     message = "; ".join(filter(None, parts))
-    return DeviceVerdict(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
+    return Ruling(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
 
 
 def _when(what: str, error: XidError) -> str:
@@ -100,13 +92,13 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
     return f"{xid.SOURCE}, number {worst.number}" if known is None else known.step
 
 
-def cause_in_log(device: Device, facts: Facts) -> DeviceVerdict | None:
+def cause_in_log(device: Device, facts: Facts) -> Ruling | None:
     """Return the cause that the log shows for a GPU that another check found faulty; None if it shows only a remark."""
     judged = xid_verdict(address_of(device, facts), facts.xids or ())
     return None if judged is None or judged.verdict == "info" else judged
 
 
-def logged(device: Device, facts: Facts) -> DeviceVerdict | None:
+def logged(device: Device, facts: Facts) -> Ruling | None:
     """Report the GPU's Xid errors, unless another check already reports their consequence."""
     explained = is_dead(device) or device.recovery_action not in (None, "none")
     return None if explained else xid_verdict(address_of(device, facts), facts.xids or ())
@@ -210,7 +202,7 @@ DEAD = {
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
-def answers(device: Device, facts: Facts) -> DeviceVerdict | None:
+def answers(device: Device, facts: Facts) -> Ruling | None:
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
@@ -222,10 +214,10 @@ def answers(device: Device, facts: Facts) -> DeviceVerdict | None:
     if why:
         return _dead(device, facts, "not answering", why, "drain the node and reboot")
     was_read = device.nvml_index is not None and device.uuid is not None and not is_not_read(device)
-    return DeviceVerdict("pass", "NVML answers") if was_read else None
+    return Ruling("pass", "NVML answers") if was_read else None
 
 
-def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> DeviceVerdict:
+def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Ruling:
     """Return the verdict on an unusable GPU, with its identity and its cause from the kernel's log."""
     message = f"{message}{_identity(device, facts)}"
     missing = addresses_not_listed(facts) if device.pci_address is None else []
@@ -235,7 +227,7 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> D
         evidence |= cause.evidence
     elif facts.xids is None and title in ("lost", "not answering"):
         fix = f"sudo dmesg | grep Xid; then {fix}"
-    return DeviceVerdict("fail", title, message, fix, evidence)
+    return Ruling("fail", title, message, fix, evidence)
 
 
 def is_not_read(device: Device) -> bool:
@@ -264,32 +256,32 @@ def _identity(device: Device, facts: Facts) -> str:
     return f" ({name})" if name is not None else ""
 
 
-def recovery_action(device: Device, facts: Facts) -> DeviceVerdict | None:
+def recovery_action(device: Device, facts: Facts) -> Ruling | None:
     action = device.recovery_action
     if action is None:
         return None
     evidence: dict[str, object] = {"recovery_action": action}
     if action == "none":
-        return DeviceVerdict("pass", "no recovery action needed", evidence=evidence)
+        return Ruling("pass", "no recovery action needed", evidence=evidence)
     title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
     message = f"NVML's recovery action is {action}"
     if (cause := cause_in_log(device, facts)) is not None:
         message, evidence = f"{message}; {cause.title}: {cause.message}", {**evidence, **cause.evidence}
-    return DeviceVerdict("fail", title, message, fix, evidence)
+    return Ruling("fail", title, message, fix, evidence)
 
 
 FaultRow = tuple[object, Verdict, str, str, str | None]
 
 
-def _first(evidence: dict[str, Any], well: str, *rows: FaultRow) -> DeviceVerdict:
+def _first(evidence: dict[str, Any], well: str, *rows: FaultRow) -> Ruling:
     """Return the verdict of the first row whose condition holds; else a pass with the title `well`."""
     for holds, verdict, title, message, fix in rows:
         if holds:
-            return DeviceVerdict(verdict, title, message, fix, evidence)
-    return DeviceVerdict("pass", well, evidence=evidence)
+            return Ruling(verdict, title, message, fix, evidence)
+    return Ruling("pass", well, evidence=evidence)
 
 
-def remapped_rows(device: Device, facts: Facts) -> DeviceVerdict | None:
+def remapped_rows(device: Device, facts: Facts) -> Ruling | None:
     """Judge remapped memory rows: failed, pending or many remaps, and banks without spare rows."""
     rows, full = device.remapped_rows, device.remap_banks.none if device.remap_banks is not None else 0
     if rows is None:
@@ -307,7 +299,7 @@ def remapped_rows(device: Device, facts: Facts) -> DeviceVerdict | None:
     )
 
 
-def sram_ecc(device: Device, facts: Facts) -> DeviceVerdict | None:
+def sram_ecc(device: Device, facts: Facts) -> Ruling | None:
     """Judge errors of the on-chip memory, which cannot be remapped. NVML reports whether there are too many."""
     sram = device.sram_ecc
     if sram is None:
@@ -324,7 +316,7 @@ def sram_ecc(device: Device, facts: Facts) -> DeviceVerdict | None:
     )
 
 
-def retired_pages(device: Device, facts: Facts) -> DeviceVerdict | None:
+def retired_pages(device: Device, facts: Facts) -> Ruling | None:
     pages = device.retired_pages
     if pages is None or (pages.corrected is None and pages.uncorrected is None):
         return None
@@ -339,7 +331,7 @@ def retired_pages(device: Device, facts: Facts) -> DeviceVerdict | None:
     )
 
 
-def ecc(device: Device, facts: Facts) -> DeviceVerdict | None:
+def ecc(device: Device, facts: Facts) -> Ruling | None:
     """Judge memory errors since the driver was loaded. NVIDIA publishes no limit for corrected errors."""
     count = device.ecc.volatile_uncorrected if device.ecc is not None else None
     if device.ecc is None or count is None:
@@ -354,7 +346,7 @@ def ecc(device: Device, facts: Facts) -> DeviceVerdict | None:
     )
 
 
-def unread(device: Device, facts: Facts) -> DeviceVerdict | None:
+def unread(device: Device, facts: Facts) -> Ruling | None:
     """Report figures that could not be read although the device supports them: unknown does not mean healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
@@ -383,21 +375,19 @@ def unread(device: Device, facts: Facts) -> DeviceVerdict | None:
         reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
     message = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
     fix = "run gpucheck devices again; if it persists, sudo dmesg | grep Xid"
-    return DeviceVerdict("inconclusive", "health partly unread", message, fix, {"unread": missing})
+    return Ruling("inconclusive", "health partly unread", message, fix, {"unread": missing})
 
 
-def _withheld(device: Device, facts: Facts) -> DeviceVerdict:
+def _withheld(device: Device, facts: Facts) -> Ruling:
     """Report a GPU that this process may not access, which is normal in a container or job that has another GPU."""
     others = any(card.nvml_index is not None and card.state != NOT_ACCESSIBLE for card in facts.devices)
     within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
-    return DeviceVerdict(
-        verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state}
-    )
+    return Ruling(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
 
 
-def unclaimed(device: Device, facts: Facts) -> DeviceVerdict | None:
+def unclaimed(device: Device, facts: Facts) -> Ruling | None:
     """Report memory in use that belongs to no visible process: a dead one left it, or a hidden one holds it."""
     left = unclaimed_bytes(device, facts)
     if not left:
@@ -432,10 +422,10 @@ def unclaimed(device: Device, facts: Facts) -> DeviceVerdict | None:
         "holders": [process.pid for process in holders],
         "zombies": [process.pid for process in zombies],
     }
-    return DeviceVerdict("warn", f"{units.capacity(left)} held by no visible process", message, fix, evidence)
+    return Ruling("warn", f"{units.capacity(left)} held by no visible process", message, fix, evidence)
 
 
-def busy_alone(device: Device, facts: Facts) -> DeviceVerdict | None:
+def busy_alone(device: Device, facts: Facts) -> Ruling | None:
     """Report a GPU that is 100 % busy in two readings without a process, outside a container."""
     # A single reading may catch a process that is ending, or the driver while it clears memory after its start.
     host, grown = facts.host or Host(), device.changes
@@ -446,4 +436,4 @@ def busy_alone(device: Device, facts: Facts) -> DeviceVerdict | None:
         return None
     fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
     message = f"in two readings {units.duration(grown.span_s)} apart"
-    return DeviceVerdict("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})
+    return Ruling("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})

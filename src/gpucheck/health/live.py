@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.health.hardware import is_not_read
-from gpucheck.health.nvidia import LEAST_SAME_MODEL, OLD_S, DeviceVerdict, is_dead, same_model
+from gpucheck.health.nvidia import LEAST_SAME_MODEL, OLD_S, Ruling, is_dead, same_model
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
@@ -90,7 +90,7 @@ def activity(device: Device) -> Activity:
 
 def _verdict(
     device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any
-) -> DeviceVerdict:
+) -> Ruling:
     """Return a verdict with the live figures as evidence. Empty parts of the message are left out."""
     names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
     live = {
@@ -99,7 +99,7 @@ def _verdict(
         "lasting_clock_reasons": list(_lasting(device)),
         **{name: getattr(device, name) for name in names},
     }
-    return DeviceVerdict(verdict, title, "; ".join(part for part in parts if part), fix, {**live, **evidence})
+    return Ruling(verdict, title, "; ".join(part for part in parts if part), fix, {**live, **evidence})
 
 
 def reasons(device: Device) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def cost(device: Device) -> float:
     return 0.0 if low is None or activity(device) != "busy" else max(0.0, 1 - low)
 
 
-def throttled(device: Device, facts: Facts) -> DeviceVerdict | None:
+def throttled(device: Device, facts: Facts) -> Ruling | None:
     """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts."""
     does, lasting = activity(device), _lasting(device)
     # A reason that may appear briefly while clocks change (`hw_slowdown`) counts if it lasts or the GPU is busy.
@@ -166,7 +166,7 @@ def throttled(device: Device, facts: Facts) -> DeviceVerdict | None:
     return _verdict(device, "fail" if held else "warn", title, *parts, fix=FIXES[by])
 
 
-def violations(device: Device, facts: Facts) -> DeviceVerdict | None:
+def violations(device: Device, facts: Facts) -> Ruling | None:
     """Report how long limits lowered the clock between two readings. Older counts say nothing about the present."""
     grown, shares = device.changes, _shares(device)
     if grown is None or not shares:
@@ -189,7 +189,7 @@ def _shares(device: Device) -> dict[str, float]:
     return {name: held / grown.span_s for name, held in seconds.items() if held > LEAST_SHARE * grown.span_s}
 
 
-def fan(device: Device, facts: Facts) -> DeviceVerdict | None:
+def fan(device: Device, facts: Facts) -> Ruling | None:
     """Report a fan that is set to 0 % on a hot GPU. Passively cooled GPUs have no reading."""
     now, limit = device.temperature_celsius, device.slowdown_celsius or device.gpu_max_celsius
     if device.fan_percent != 0 or now is None:
@@ -211,7 +211,7 @@ def fan(device: Device, facts: Facts) -> DeviceVerdict | None:
     return _verdict(device, "info", title, message, fan_percent=0.0)
 
 
-def hot(device: Device, facts: Facts) -> DeviceVerdict | None:
+def hot(device: Device, facts: Facts) -> Ruling | None:
     gpu, memory = device.temperature_celsius, device.memory_temperature_celsius
     steps: tuple[tuple[str, float | None, float | None, Verdict, str], ...] = (
         ("", gpu, device.shutdown_celsius, "fail", "the GPU shuts down"),
@@ -226,7 +226,7 @@ def hot(device: Device, facts: Facts) -> DeviceVerdict | None:
     return None
 
 
-def power_limited(device: Device, facts: Facts) -> DeviceVerdict | None:
+def power_limited(device: Device, facts: Facts) -> Ruling | None:
     """Report a busy GPU whose clock the power limit lowers: normal at full load, a fault at low power."""
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Power at the limit and a lower clock are the sign if NVML gives no reasons.
@@ -248,7 +248,7 @@ def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
     return _share(set_to, getattr(device, f"default_application_{clock}")), is_equal
 
 
-def clock_setting(device: Device, facts: Facts) -> DeviceVerdict | None:
+def clock_setting(device: Device, facts: Facts) -> Ruling | None:
     """Report a setting that lowers a busy GPU's clock, such as application clocks, even if NVML names no reason."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
@@ -271,7 +271,7 @@ def clock_setting(device: Device, facts: Facts) -> DeviceVerdict | None:
     return _verdict(device, verdict, "clock limited by a setting", *parts, fix=fix, cost=max(of_memory, cost(device)))
 
 
-def low_clock(device: Device, facts: Facts) -> DeviceVerdict | None:
+def low_clock(device: Device, facts: Facts) -> Ruling | None:
     """Report a busy GPU far below its default clock or that of GPUs of its name, without a reason. It may be locked."""
     # `applications_clocks_setting` does not exclude a lock, because NVML also gives it at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
@@ -329,7 +329,7 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
 
 def _link_below_maximum(
     device: Device, facts: Facts, field: str, words: str, fix: str, is_lost: Callable[[int], bool]
-) -> DeviceVerdict | None:
+) -> Ruling | None:
     """Report a busy GPU whose link has fewer lanes or a slower generation than GPU and slot support. `field` is `width`
     or `generation`."""
     link = device.pcie or Link()
@@ -343,22 +343,22 @@ def _link_below_maximum(
     beside = f"a GPU of the same name has {words}{best}" if best > now else ""
     lost, message = bool(beside) or is_lost(now), "; ".join(filter(None, (beside, _busy(device))))
     title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"
-    return DeviceVerdict("warn" if lost else "info", title, message, fix if lost else None, {"pcie": asdict(link)})
+    return Ruling("warn" if lost else "info", title, message, fix if lost else None, {"pcie": asdict(link)})
 
 
-def link_width(device: Device, facts: Facts) -> DeviceVerdict | None:
+def link_width(device: Device, facts: Facts) -> Ruling | None:
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
     return _link_below_maximum(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
 
 
-def link_generation(device: Device, facts: Facts) -> DeviceVerdict | None:
+def link_generation(device: Device, facts: Facts) -> Ruling | None:
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
     return _link_below_maximum(
         device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address)
     )
 
 
-def pcie_replays(device: Device, facts: Facts) -> DeviceVerdict | None:
+def pcie_replays(device: Device, facts: Facts) -> Ruling | None:
     """Report more PCIe replays than a healthy link has in a day, unless they stopped long ago."""
     link, grown = device.pcie or Link(), device.changes
     a_day = 24 * 60 * links.most_replays_a_minute(link.max_generation or link.generation, link.max_width or link.width)
@@ -367,10 +367,10 @@ def pcie_replays(device: Device, facts: Facts) -> DeviceVerdict | None:
         return None
     message = f"since the driver was loaded; a healthy link has at most {a_day} per day"
     fix, evidence = "sudo dmesg | grep -i aer; reseat the GPU and its riser", {"replays": link.replays, "a_day": a_day}
-    return DeviceVerdict("warn", f"{link.replays} PCIe replays", message, fix, evidence)
+    return Ruling("warn", f"{link.replays} PCIe replays", message, fix, evidence)
 
 
-def not_judged(device: Device, facts: Facts) -> DeviceVerdict | None:
+def not_judged(device: Device, facts: Facts) -> Ruling | None:
     does = activity(device)
     if does == "busy" or is_dead(device) or is_not_read(device):
         return None
@@ -379,4 +379,4 @@ def not_judged(device: Device, facts: Facts) -> DeviceVerdict | None:
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": asdict(link)}
-    return DeviceVerdict("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)
+    return Ruling("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)

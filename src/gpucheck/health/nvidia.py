@@ -41,7 +41,7 @@ OLD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceVerdict:
+class Ruling:
     """A check's verdict on one device."""
 
     verdict: Verdict

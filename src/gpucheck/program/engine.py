@@ -203,12 +203,7 @@ class Simulation:
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
     def refuse(
-        self,
-        verdict: rules.PlacementVerdict,
-        operands: Operands,
-        called: str,
-        text: str | None,
-        kind: Error = RuntimeError,
+        self, verdict: rules.Placed, operands: Operands, called: str, text: str | None, kind: Error = RuntimeError
     ) -> None:
         """Raise the error of CUDA as a `kind`, with torch's `text` if known, unless the site is tolerated."""
         frame = devices.user_frame(sys._getframe(1))
@@ -277,7 +272,7 @@ class Simulation:
         now = self.placements.device(tensor) if isinstance(tensor, Tensor) else None
         if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
             operand = rules.Operand(name, str(now), tensor.dim())
-            verdict = rules.PlacementVerdict(str(device), (operand,), str(device))
+            verdict = rules.Placed(str(device), (operand,), str(device))
             self.refuse(verdict, [(operand, tensor)], operation, text and text.format(now), kind)
 
     def _raise_in_fork(self, place: Place | None, text: str, kind: Error = RuntimeError) -> NoReturn:
@@ -357,7 +352,7 @@ def _numbers(func: Any, args: Any) -> Any:
     return tuple(torch.tensor(value, device=CPU) if str(given.type) == "Tensor" else value for value, given in pairs)
 
 
-def _is_on_cuda(item: rules.PlacementVerdict | rules.Operand) -> bool:
+def _is_on_cuda(item: rules.Placed | rules.Operand) -> bool:
     return item.device is not None and item.device.startswith("cuda")
 
 
@@ -414,9 +409,9 @@ def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
 class Dispatch(TorchDispatchMode):  # type: ignore[misc]
     """Judges the devices of every operation's operands, and records the devices of its results."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, sim: Simulation) -> None:
         super().__init__()
-        self.simulation = simulation
+        self.sim = sim
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -425,18 +420,18 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         with UNSEEN():
             # The result of `torch.tensor` inside torch's own code is on the device of the running call.
             args = _numbers(func, args)
-            is_data = func is _OF_DATA and self.simulation.here.handling > 0
+            is_data = func is _OF_DATA and self.sim.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
-            for argument in args if self.simulation.has_values else ():
+            for argument in args if self.sim.has_values else ():
                 if isinstance(argument, torch.UntypedStorage):  # a source must be on the tensor's device
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # the wrapped tensor's operations come here too
             verdict, operands = self._judged(func, given, kwargs)
             storages = [devices.storage_of(tensor) for _, tensor in operands]
-        if not self.simulation.has_values and any(self.simulation.stands_in(tensor) for _, tensor in operands):
-            with UNSEEN(), self.simulation.here.entered():
-                out = without_values(self.simulation, func, args, kwargs)
+        if not self.sim.has_values and any(self.sim.stands_in(tensor) for _, tensor in operands):
+            with UNSEEN(), self.sim.here.entered():
+                out = without_values(self.sim, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
             # The function mode has already seen this call. It stays active for other libraries, whose code may call it.
             with UNSEEN():
@@ -449,49 +444,45 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.simulation.placements.memory.lend(
-                        _temporary_bytes(func._schema.name, args, out, self.simulation.gpu)
-                    )
+                    self.sim.placements.memory.lend(_temporary_bytes(func._schema.name, args, out, self.sim.gpu))
         return out
 
-    def _judged(
-        self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any
-    ) -> tuple[rules.PlacementVerdict, Any]:
-        simulation = self.simulation
-        for name, _, tensor in given if not simulation.has_values else ():
+    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Placed, Any]:
+        sim = self.sim
+        for name, _, tensor in given if not sim.has_values else ():
             # C++ creates a tensor for a Python list of indices, on the device of the indexed tensor.
-            if name.startswith("indices[") and str(simulation.placements.device(tensor)) == "meta":
-                simulation.placements.put(tensor, simulation.placements.device(given[0][2]))
+            if name.startswith("indices[") and str(sim.placements.device(tensor)) == "meta":
+                sim.placements.put(tensor, sim.placements.device(given[0][2]))
         operands = [
-            (rules.Operand(name, devices.text_of(simulation.placements.device(tensor)), tensor.dim(), written), tensor)
+            (rules.Operand(name, devices.text_of(sim.placements.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given
         ]
         name = func._schema.name
-        if not operands and simulation.here.calls:  # a new tensor is on the device of the running call
-            return rules.PlacementVerdict(devices.text_of(simulation.here.calls[-1][1])), operands
+        if not operands and sim.here.calls:  # a new tensor is on the device of the running call
+            return rules.Placed(devices.text_of(sim.here.calls[-1][1])), operands
         if not operands:
             # C++ created it: only TorchScript's `torch.ones(3)` and `torch.Tensor(3)` are known to be on the CPU.
             asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
             is_host = asks_for_none or "Tensor(" in devices.source_line(devices.user_frame(sys._getframe(1)))
-            return rules.PlacementVerdict("cpu" if is_host else None), operands
-        if simulation.met is not None:
-            simulation.met.update(simulation.placements.of(tensor).origin for _, tensor in operands)
-        if simulation.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
-            simulation.use(by_kernel=True)
-        if simulation.here.calls and simulation.here.calls[-1][0] == rules.SET_ITEM:
+            return rules.Placed("cpu" if is_host else None), operands
+        if sim.met is not None:
+            sim.met.update(sim.placements.of(tensor).origin for _, tensor in operands)
+        if sim.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
+            sim.use(by_kernel=True)
+        if sim.here.calls and sim.here.calls[-1][0] == rules.SET_ITEM:
             name = rules.OF_SET_ITEM.get(name, name)
         verdict = rules.judge(name, [operand for operand, _ in operands])
-        if not verdict.judged and name not in simulation.unjudged:
-            simulation.unjudged[name] = devices.here()
+        if not verdict.judged and name not in sim.unjudged:
+            sim.unjudged[name] = devices.here()
         if verdict.wrong:
-            called = simulation.here.calls[-1][0] if simulation.here.calls else name.partition("::")[2]
-            simulation.refuse(verdict, operands, called, None)
+            called = sim.here.calls[-1][0] if sim.here.calls else name.partition("::")[2]
+            sim.refuse(verdict, operands, called, None)
         if _is_on_cuda(verdict):
             _check_kernel(func, given)
         return verdict, operands
 
-    def _note(self, out: Any, verdict: rules.PlacementVerdict, operands: Any, storages: list[Any]) -> None:
-        placements = self.simulation.placements
+    def _note(self, out: Any, verdict: rules.Placed, operands: Any, storages: list[Any]) -> None:
+        placements = self.sim.placements
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
             # An operand whose device was unknown is on the device of the operation. A number may be anywhere.
@@ -505,7 +496,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             for tensor in tensors_in(result):
                 storage = devices.storage_of(tensor)
                 is_new = storage is not None and id(storage) not in known and storage not in placements
-                if is_new and (tensor.device == CPU or (tensor.is_meta and not self.simulation.has_values)):
+                if is_new and (tensor.device == CPU or (tensor.is_meta and not self.sim.has_values)):
                     placements.put(tensor, CPU if on_host else device, None if on_host else origin)
 
 
@@ -515,20 +506,20 @@ _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 
-def without_values(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+def without_values(sim: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operation on meta tensors of a simulated device. Shapes and dtypes are true; values are assumed."""
     name = func._schema.name
     if name == "aten::_local_scalar_dense":
-        return simulation.assume("item", torch.zeros((), dtype=args[0].dtype).item())
+        return sim.assume("item", torch.zeros((), dtype=args[0].dtype).item())
     if name in ("aten::equal", "aten::is_nonzero"):
-        return simulation.assume("bool", False)
+        return sim.assume("bool", False)
     if _IN_PLACE.match(name):
         return args[0] if func._schema.returns else None
     if name == "aten::copy_" and not args[0].is_meta:
-        simulation.assume("copy_", None)
+        sim.assume("copy_", None)
         return args[0].zero_()
     if name == "aten::_to_copy" and str(kwargs.get("device")) == "cpu":
-        simulation.assume("cpu", None)
+        sim.assume("cpu", None)
         return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
     if kwargs.get("generator") is not None:
         kwargs = {**kwargs, "generator": None}
@@ -543,49 +534,49 @@ def without_values(simulation: Simulation, func: Any, args: Any, kwargs: Any) ->
     return out
 
 
-def new_storage(simulation: Simulation, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+def new_storage(sim: Simulation, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
     target = devices.device_of(device)
     if target is None or target.type not in SIMULATED:
         return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    return _on_simulated(simulation, _BASE.__new__(kind, *args, **kwargs, device=simulation.home(target)), target)
+    return _on_simulated(sim, _BASE.__new__(kind, *args, **kwargs, device=sim.home(target)), target)
 
 
-def _on_simulated(simulation: Simulation, storage: Any, device: torch.device | None) -> Any:
-    simulation.use(device)
-    simulation.placements.put_storage(storage, device, None)
+def _on_simulated(sim: Simulation, storage: Any, device: torch.device | None) -> Any:
+    sim.use(device)
+    sim.placements.put_storage(storage, device, None)
     return storage
 
 
-def device_of_storage(simulation: Simulation, storage: Any) -> Any:
+def device_of_storage(sim: Simulation, storage: Any) -> Any:
     """Return `UntypedStorage.device`. Code that sends a storage to another process gets the real device. So does code
     that loads a file without values, because its tensors accept only a storage on the real device."""
-    real, device = _DEVICE_OF_STORAGE(storage), simulation.placements.device_of_storage(storage)
+    real, device = _DEVICE_OF_STORAGE(storage), sim.placements.device_of_storage(storage)
     callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller if `is_cuda` asks
     is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
-    return real if device in (None, CPU) or is_sent or (real == CPU and not simulation.has_values) else device
+    return real if device in (None, CPU) or is_sent or (real == CPU and not sim.has_values) else device
 
 
 _BASE = torch_private.need("torch._C.StorageBase")
 _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 
-def to_device(storage: Any, simulation: Simulation, device: Any = None, non_blocking: bool = False) -> Any:
+def to_device(storage: Any, sim: Simulation, device: Any = None, non_blocking: bool = False) -> Any:
     """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
-    return _on_simulated(simulation, storage.clone(), devices.device_of("cuda" if device is None else device))
+    return _on_simulated(sim, storage.clone(), devices.device_of("cuda" if device is None else device))
 
 
-def of_files(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+def of_files(sim: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """Yield the replacements of torch's functions for files. A file records the devices of its tensors."""
 
     def tag(storage: Any) -> str | None:
-        device = simulation.placements.device_of_storage(storage)
+        device = sim.placements.device_of_storage(storage)
         return str(device) if device is not None and device.type in SIMULATED else None
 
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in SIMULATED:
             return None
-        _on_simulated(simulation, storage.untyped(), devices.device_of(location))
+        _on_simulated(sim, storage.untyped(), devices.device_of(location))
         return storage
 
     yield from torch_private.replacing(

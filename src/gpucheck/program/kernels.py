@@ -39,47 +39,34 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any,
-        simulation: Simulation,
-        compute: Any,
-        shapes: Any,
-        kept: Any,
-        temporary: int,
-        device: Any,
-        *given: Tensor,
+        ctx: Any, sim: Simulation, compute: Any, shapes: Any, kept: Any, temporary: int, device: Any, *given: Tensor
     ) -> Any:
-        ctx.simulation, ctx.compute, ctx.temporary, ctx.device, ctx.count = (
-            simulation,
-            compute,
-            temporary,
-            device,
-            len(given),
-        )
+        ctx.sim, ctx.compute, ctx.temporary, ctx.device, ctx.count = (sim, compute, temporary, device, len(given))
         ctx.seed = torch.get_rng_state()
-        with simulation.placements.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
-            out = compute(*given) if simulation.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=simulation.home(device)) for size in kept]
+        with sim.placements.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
+            out = compute(*given) if sim.has_values else shapes(*given)
+            books = [torch.empty(size, dtype=torch.uint8, device=sim.home(device)) for size in kept]
         for tensor in (*out, *books):
-            simulation.placements.put(tensor, device)
+            sim.placements.put(tensor, device)
         ctx.save_for_backward(*given, *out, *books)
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        simulation: Simulation = ctx.simulation
+        sim: Simulation = ctx.sim
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with simulation.placements.memory.paused(), without("AutocastCUDA"):
-            if simulation.has_values:
+        with sim.placements.memory.paused(), without("AutocastCUDA"):
+            if sim.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
                 made = [torch.empty_like(x) if needs else None for x, needs in zip(given, needed, strict=True)]
         for gradient in made:
             if gradient is not None:
-                simulation.placements.put(gradient, ctx.device)
+                sim.placements.put(gradient, ctx.device)
         if ctx.device == COUNTED:
-            simulation.placements.memory.lend(ctx.temporary)
+            sim.placements.memory.lend(ctx.temporary)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
 
@@ -100,10 +87,10 @@ def _again(
     return [next(made) if tensor.requires_grad else None for tensor in inputs]
 
 
-def patches(simulation: Simulation) -> list[tuple[Any, str, Any]]:
+def patches(sim: Simulation) -> list[tuple[Any, str, Any]]:
     functional, name = torch.nn.functional, "scaled_dot_product_attention"
-    made = [(functional, name, _named(name, _attention, simulation, functional.scaled_dot_product_attention))]
-    calls = {"dropout": (_dropout, simulation), **{name: (_recurrent, simulation, name) for name in _HELD}}
+    made = [(functional, name, _named(name, _attention, sim, functional.scaled_dot_product_attention))]
+    calls = {"dropout": (_dropout, sim), **{name: (_recurrent, sim, name) for name in _HELD}}
     for name, call in calls.items():
         kernel = f"torch._VF.{name}"
         if torch_private.has(kernel):
@@ -123,11 +110,11 @@ def _named(name: str, function: Any, *first: Any) -> Any:
     return called
 
 
-def _device(simulation: Simulation, tensors: Sequence[Any]) -> torch.device | None:
+def _device(sim: Simulation, tensors: Sequence[Any]) -> torch.device | None:
     """Return the simulated GPU of these plain tensors; None for none, and for several devices: torch then raises."""
     if any(type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor) for tensor in tensors):
         return None
-    devices = {simulation.placements.device(tensor) for tensor in tensors}
+    devices = {sim.placements.device(tensor) for tensor in tensors}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
 
@@ -151,7 +138,7 @@ def autocast_here() -> Any:
 
 
 @contextlib.contextmanager
-def autocasting(simulation: Simulation) -> Iterator[None]:
+def autocasting(sim: Simulation) -> Iterator[None]:
     """Make autocast for "cuda" cast the tensors simulated there, inside the `with` block."""
     if not _CAN_CAST:
         yield
@@ -167,7 +154,7 @@ def autocasting(simulation: Simulation) -> Iterator[None]:
             for overload in getattr(torch.ops.aten, packet).overloads():
                 func = getattr(getattr(torch.ops.aten, packet), overload)
                 if func.name() in known:
-                    library.impl(func, functools.partial(_autocast, simulation, func, packet), "AutocastCUDA")
+                    library.impl(func, functools.partial(_autocast, sim, func, packet), "AutocastCUDA")
                 elif func.name() in composed:
                     library.impl(func, functools.partial(func._op_dk, parts), "AutocastCUDA")
     try:
@@ -177,70 +164,70 @@ def autocasting(simulation: Simulation) -> Iterator[None]:
         library._destroy()
 
 
-def call(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+def call(sim: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Call `func`. Under autocast, torchvision's own kernels run in float32 and return the first tensor's dtype."""
     name = getattr(func, "_qualified_op_name", "")
     is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
     if not is_cast or name not in torch_private.need(_REGISTERED)("AutocastCUDA"):
         return func(*args, **kwargs)
-    out = func(*cast(simulation, args, torch.float32), **cast(simulation, kwargs, torch.float32))
-    return cast(simulation, out, next(tensors_in([args, kwargs])).dtype)
+    out = func(*cast(sim, args, torch.float32), **cast(sim, kwargs, torch.float32))
+    return cast(sim, out, next(tensors_in([args, kwargs])).dtype)
 
 
-def _autocast(simulation: Simulation, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+def _autocast(sim: Simulation, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
     with without("AutocastCUDA"):
         with UNSEEN():
             low = torch.get_autocast_dtype("cuda")
             if name in rules.SUMMED or name == rules.NORMED:
                 arguments = [argument.name for argument in func._schema.arguments]
-                if "dtype" not in (*kwargs, *arguments[: len(args)]) and _is_cast(simulation, args[0]):
+                if "dtype" not in (*kwargs, *arguments[: len(args)]) and _is_cast(sim, args[0]):
                     kwargs = {**kwargs, "dtype": torch.float32}
                     if name == rules.NORMED:
                         args += tuple(argument.default_value for argument in func._schema.arguments[len(args) :])
                         func = func.overloadpacket
             elif name == rules.BANNED:
-                if any(_is_on_cuda(simulation, tensor) for tensor in tensors_in([args, kwargs])):
+                if any(_is_on_cuda(sim, tensor) for tensor in tensors_in([args, kwargs])):
                     raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
             else:
                 dtype = low if name in (*rules.LOWERED, *rules.PROMOTED) else torch.float32
                 for tensor in tensors_in([args, kwargs]) if name in rules.PROMOTED else ():
-                    if _is_cast(simulation, tensor) and tensor.dtype != low:
+                    if _is_cast(sim, tensor) and tensor.dtype != low:
                         if torch.float32 not in (dtype, tensor.dtype):
                             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
                         dtype = torch.float32
-                args, kwargs = cast(simulation, args, dtype), cast(simulation, kwargs, dtype)
+                args, kwargs = cast(sim, args, dtype), cast(sim, kwargs, dtype)
         return func(*args, **kwargs)
 
 
-def _is_on_cuda(simulation: Simulation, value: Any) -> bool:
-    device = simulation.placements.device(value) if isinstance(value, Tensor) else None
+def _is_on_cuda(sim: Simulation, value: Any) -> bool:
+    device = sim.placements.device(value) if isinstance(value, Tensor) else None
     return device is not None and device.type == "cuda"
 
 
-def _is_cast(simulation: Simulation, value: Any) -> bool:
-    return _is_on_cuda(simulation, value) and value.is_floating_point() and value.dtype != torch.float64
+def _is_cast(sim: Simulation, value: Any) -> bool:
+    return _is_on_cuda(sim, value) and value.is_floating_point() and value.dtype != torch.float64
 
 
-def cast(simulation: Simulation, value: Any, dtype: torch.dtype) -> Any:
+def cast(sim: Simulation, value: Any, dtype: torch.dtype) -> Any:
     """Return the arguments with their floating-point tensors on CUDA in another dtype. Casts of weights are cached."""
     if not isinstance(value, Tensor):
-        return mapped(lambda tensor: cast(simulation, tensor, dtype), value)
-    if not _is_cast(simulation, value) or value.dtype == dtype:
+        return mapped(lambda tensor: cast(sim, tensor, dtype), value)
+    if not _is_cast(sim, value) or value.dtype == dtype:
         return value
     is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
     is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
     if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
         return value.to(dtype)
-    kept = simulation.casts.get(value)  # the end of a region in any thread clears all casts
+    kept = sim.casts.get(value)  # the end of a region in any thread clears all casts
     if kept is None:
         with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
-            kept = simulation.casts[value] = value.to(dtype)
+            kept = sim.casts[value] = value.to(dtype)
     return kept
 
 
-def _dropout(simulation: Simulation, original: Any, input: Any, p: float, train: bool) -> Any:
-    if train and 0 < p < 1 and _device(simulation, [input]) is not None:
+def _dropout(sim: Simulation, original: Any, input: Any, p: float, train: bool) -> Any:
+    if train and 0 < p < 1 and _device(sim, [input]) is not None:
         return torch.native_dropout(input, p, train)[0]
     return original(input, p, train)
 
@@ -250,7 +237,7 @@ _CHOOSING = threading.RLock()
 
 
 def _attention(
-    simulation: Simulation,
+    sim: Simulation,
     original: Any,
     query: Any,
     key: Any,
@@ -262,11 +249,11 @@ def _attention(
 ) -> Any:
     """Run `F.scaled_dot_product_attention` as CUDA does. A CPU uses fused kernels in other cases."""
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    device = _device(simulation, given)
+    device = _device(sim, given)
     if device is None or query.is_nested:
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
-        given = cast(simulation, given, torch.get_autocast_dtype("cuda"))
+        given = cast(sim, given, torch.get_autocast_dtype("cuda"))
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of the kernels add the mask to each score
         given[3] = torch.where(given[3], torch.zeros((), dtype=given[0].dtype, device=device), float("-inf"))
     added = given[3] if attn_mask is not None else None
@@ -297,8 +284,8 @@ def _attention(
     kept = [logsumexp] + [8, 8] * bool(dropout_p)
     # The backward pass sums the query's gradient in float32, and the products of the output and its gradient.
     temporary = query.numel() * 4 + logsumexp
-    with simulation.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(simulation, compute, shapes, kept, temporary, device, *given)[0]
+    with sim.calling("F.scaled_dot_product_attention", device):
+        return _Kernel.apply(sim, compute, shapes, kept, temporary, device, *given)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
@@ -317,21 +304,21 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
     return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
 
 
-def _recurrent(simulation: Simulation, name: str, original: Any, *args: Any) -> Any:
+def _recurrent(sim: Simulation, name: str, original: Any, *args: Any) -> Any:
     """Run `lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN does, for a padded batch or a packed one."""
     is_packed = isinstance(args[3], (list, tuple))
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, dropout, train, both_ways = rest[1:5]
-    device = _device(simulation, [args[0], *states, *weights])
+    device = _device(sim, [args[0], *states, *weights])
     if device is None or any(weight.dtype == torch.float64 for weight in weights):
         return original(*args)
     if torch.is_autocast_enabled("cuda"):
         # cuDNN's RNNs run in float16 whatever the region's dtype, and cache no cast of a weight: AutocastRNN.cpp
         low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
-        state, weights = cast(simulation, args[at], low), [weight.to(low) for weight in weights]
-        args = (cast(simulation, args[0], low), *args[1:at], state, weights, *rest)
+        state, weights = cast(sim, args[at], low), [weight.to(low) for weight in weights]
+        args = (cast(sim, args[0], low), *args[1:at], state, weights, *rest)
         states = list(state) if isinstance(state, (list, tuple)) else [state]
     if not torch.backends.cudnn.enabled:
         return original(*args)
@@ -360,8 +347,8 @@ def _recurrent(simulation: Simulation, name: str, original: Any, *args: Any) -> 
             *map(torch.empty_like, states),
         )
 
-    with simulation.calling(f"torch.{name}", device):
-        return _Kernel.apply(simulation, compute, shapes, kept, 0, device, args[0], *states, *weights)
+    with sim.calling(f"torch.{name}", device):
+        return _Kernel.apply(sim, compute, shapes, kept, 0, device, args[0], *states, *weights)
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

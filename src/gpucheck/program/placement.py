@@ -293,18 +293,18 @@ OF_THE_DEVICE = (
 
 def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
-    simulation = Simulation()
-    with simulated(simulation) as torch_calls:
+    sim = Simulation()
+    with simulated(sim) as torch_calls:
         target = parse_target(asked.target)
         built = work.build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, simulation, torch_calls, built).result()
+        return _Examination(asked, target, sim, torch_calls, built).result()
 
 
 @dataclass(slots=True)
 class _Examination:
     asked: ModelOptions
     target: Target
-    simulation: Simulation
+    sim: Simulation
     torch_calls: TorchCalls
     built: work.BuiltTarget
     # The model's device, unless the target has chosen another.
@@ -320,7 +320,7 @@ class _Examination:
         elif not meta:
             self._move()
         model = self.built.model
-        self.simulation.names = {id(module): name for name, module in model.named_modules()}
+        self.sim.names = {id(module): name for name, module in model.named_modules()}
         things = [] if meta else self._left()
         self._name_origins(things)
         run, options = (None if meta else self._run()), None
@@ -357,7 +357,7 @@ class _Examination:
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
     def _where(self, tensor: Tensor) -> str:
-        return str(self.simulation.placements.device(tensor) or "unknown")
+        return str(self.sim.placements.device(tensor) or "unknown")
 
     def _left(self) -> list[UnregisteredPart]:
         behind = [
@@ -385,7 +385,7 @@ class _Examination:
 
     def _is_behind(self, tensor: Tensor) -> bool:
         # A single number may be on the CPU.
-        return self.simulation.placements.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
+        return self.sim.placements.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _row_of(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
@@ -406,7 +406,7 @@ class _Examination:
 
     def _use(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> results.TensorUse:
         """Return how the run used the part; if the run did not finish, how the source uses it."""
-        origins = [self.simulation.placements.of(tensor).origin for tensor in part.tensors]
+        origins = [self.sim.placements.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
         if any(origin is not None and origin.what in wrong for origin in origins):
@@ -414,7 +414,7 @@ class _Examination:
         if part.kind != "parameter" and any(origin in self.torch_calls.copied for origin in origins):
             return "copied"
         ran = run is not None and run.stopped is None
-        if ran and not {*origins}.isdisjoint(self.simulation.met or ()):
+        if ran and not {*origins}.isdisjoint(self.sim.met or ()):
             return "unread"
         # A part that this run did not use may be used in another one, such as a head, or a branch of the other mode.
         if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
@@ -427,7 +427,7 @@ class _Examination:
 
     def _name_origins(self, things: Sequence[UnregisteredPart]) -> None:
         """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
-        placements = self.simulation.placements
+        placements = self.sim.placements
         for part in things:
             origin = Origin("parameter" if part.kind == "parameter" else "attribute", part.name, part.place)
             for tensor in part.tensors:
@@ -457,16 +457,16 @@ class _Examination:
         mismatches: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
-        self.simulation.met = set()
+        self.sim.met = set()
         while len(mismatches) < MOST_MISMATCHES:
-            self.simulation.last = None
+            self.sim.last = None
             try:
                 self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-                mismatch = mismatch_in(self.simulation, error)
+                mismatch = mismatch_in(self.sim, error)
                 if mismatch is not None:
                     mismatches.append(mismatch)
-                    self.simulation.tolerated.add(mismatch.site)
+                    self.sim.tolerated.add(mismatch.site)
                     continue
                 stopped, stopped_at = self._stop(error, mismatches)
             break
@@ -476,14 +476,14 @@ class _Examination:
             mismatches=tuple(causes(mismatch.entry for mismatch in mismatches)),
             unjudged=tuple(
                 results.UnjudgedOperation(operation=name, place=devices.text_of(place))
-                for name, place in self.simulation.unjudged.items()
+                for name, place in self.sim.unjudged.items()
             ),
             stopped=stopped,
             stopped_at=devices.text_of(stopped_at),
         )
 
     def _step(self, workload: work.Workload, train: bool) -> None:
-        self.simulation.phase = "step" if train else "forward"
+        self.sim.phase = "step" if train else "forward"
         if train:
             workload.model.train()
             work.step(workload, self._batch(workload))
@@ -497,9 +497,9 @@ class _Examination:
         names = [*work.parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
-                device = self.simulation.placements.device(tensor)
+                device = self.sim.placements.device(tensor)
                 if device is not None and not tensor.is_meta:
-                    self.simulation.placements.put(tensor, device, Origin("input", name))
+                    self.sim.placements.put(tensor, device, Origin("input", name))
         return batch
 
     def _stop(self, error: Exception, mismatches: Sequence[Mismatch]) -> tuple[str, Place | None]:
@@ -551,14 +551,14 @@ def is_of_device(error: BaseException, text: str) -> bool:
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
 
-def mismatch_in(simulation: Simulation, error: BaseException) -> Mismatch | None:
+def mismatch_in(sim: Simulation, error: BaseException) -> Mismatch | None:
     """Return the mismatch that caused an exception; the last one for TorchScript's, which does not refer to it."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DeviceMismatch):
             return link.mismatch
         link = link.__cause__ or link.__context__
-    return simulation.last if "TorchScript" in message_of(error) else None
+    return sim.last if "TorchScript" in message_of(error) else None
 
 
 def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:

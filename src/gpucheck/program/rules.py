@@ -220,7 +220,7 @@ _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementVerdict:
+class Placed:
     """The verdict on an operation's operands. Operations of other libraries are not `judged`."""
 
     device: str | None  # of its results; None if that is unknown
@@ -243,15 +243,15 @@ def rule_of(operation: str) -> PlacementRule | None:
     return own or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
 
 
-def judge(operation: str, operands: Sequence[Operand]) -> PlacementVerdict:
+def judge(operation: str, operands: Sequence[Operand]) -> Placed:
     """Return the verdict of `operation` (such as `aten::add`, without its overload) on these operands."""
     rule = rule_of(operation)
     if rule is None:
-        return PlacementVerdict(_common(operands), judged=False)
+        return Placed(_common(operands), judged=False)
     return _by_position(rule, operands) if rule.by_position else _judged(rule, operands)
 
 
-def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementVerdict:
+def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> Placed:
     known = [operand for operand in operands if operand.device is not None]
     misplaced = tuple(operand for operand in known if operand.argument in rule.host and operand.device != CPU)
     core = [
@@ -276,18 +276,16 @@ def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementVerdic
     if rule.follows is not None:
         device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
-        return PlacementVerdict(device, misplaced, CPU, rule.on_host)
+        return Placed(device, misplaced, CPU, rule.on_host)
     if len({operand.device for operand in core}) < 2:
-        return PlacementVerdict(device, (), None, rule.on_host)
+        return Placed(device, (), None, rule.on_host)
     # The device of most operands that are not on the CPU; in a tie, the first of these devices.
     away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
-    return PlacementVerdict(
-        expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host
-    )
+    return Placed(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
 
 
-def _by_position(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementVerdict:
+def _by_position(rule: PlacementRule, operands: Sequence[Operand]) -> Placed:
     """Judge lists position by position, because an optimizer's counters are on the CPU beside parameters on a GPU."""
     alone = [operand for operand in operands if "[" not in operand.name]
     places: dict[str, list[Operand]] = {}
@@ -297,7 +295,7 @@ def _by_position(rule: PlacementRule, operands: Sequence[Operand]) -> PlacementV
     verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
     wrong = next((verdict for verdict in verdicts if verdict.wrong), None)
     devices = {verdict.device for verdict in verdicts}
-    return wrong or PlacementVerdict(devices.pop() if len(devices) == 1 else None)
+    return wrong or Placed(devices.pop() if len(devices) == 1 else None)
 
 
 def _common(operands: Sequence[Operand]) -> str | None:

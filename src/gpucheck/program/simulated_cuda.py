@@ -34,9 +34,9 @@ _T = torch.Tensor
 class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
     """Answers calls of torch's Python interface, and passes the current call on to the dispatch mode."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, sim: Simulation) -> None:
         super().__init__()
-        self.simulation = simulation
+        self.sim = sim
         # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
         # The original functions of torch, by their replacements. Calls are handled under the original.
@@ -46,7 +46,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         func = self.originals.get(func, func)
-        self.simulation.here.handling += 1
+        self.sim.here.handling += 1
         try:
             if (answer := FUNCTION_RULES.get(func, _OTHER).answer) is not None:
                 return answer(self, *args, **kwargs)
@@ -59,10 +59,10 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             return self._called(func, args, kwargs)
         except RuntimeError as error:
             if not isinstance(error, DeviceMismatch):
-                self.simulation.note_dtypes(error)
+                self.sim.note_dtypes(error)
             raise
         finally:
-            self.simulation.here.handling -= 1
+            self.sim.here.handling -= 1
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         kind, given = FUNCTION_RULES.get(func, _OTHER), [*args, *kwargs.values()]
@@ -71,7 +71,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
             beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
             for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++; Dispatch sees only their copy
-                self.simulation.raise_if_elsewhere("out", tensor, beside, name_of(func), None)
+                self.sim.raise_if_elsewhere("out", tensor, beside, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
@@ -79,21 +79,21 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             self.check_host(func, kind.read(*args, **kwargs))
         if kind.alike:
             for place, tensor in enumerate([*tensors_in(given)][: kind.first]):
-                self.simulation.raise_if_elsewhere(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
+                self.sim.raise_if_elsewhere(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
         if kind.carries:
-            device = self.simulation.placements.device(args[0] if args else kwargs["log_probs"]) or device
+            device = self.sim.placements.device(args[0] if args else kwargs["log_probs"]) or device
             if device is not None:
                 args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
         args, kwargs = self._followed(kind, device, args, kwargs)
-        with self.simulation.calling(name_of(func), device):
-            return kernels.call(self.simulation, func, args, kwargs)
+        with self.sim.calling(name_of(func), device):
+            return kernels.call(self.sim, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
         """Return the one device other than the CPU among a call's tensors, or None for several. Without one, return the
         CPU, or None if a device is unknown. Tensors with 0 dimensions count only if there are no others."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
-        placed = {self.simulation.placements.device(tensor) for tensor in shaped or tensors_in(values)}
+        placed = {self.sim.placements.device(tensor) for tensor in shaped or tensors_in(values)}
         away = placed - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
@@ -103,35 +103,33 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         if generator.device.type != device.type:
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
-            self.simulation.placements.put(stand_in, generator.device, origin)
+            self.sim.placements.put(stand_in, generator.device, origin)
             text = rules.OTHER_GENERATOR.format(device.type, generator.device.type)
-            self.simulation.raise_if_elsewhere("generator", stand_in, device, name_of(func), text)
+            self.sim.raise_if_elsewhere("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise an error if the host reads a tensor whose simulated device is not the CPU."""
         text = FUNCTION_RULES.get(func, _OTHER).type_error
         for name, tensor in tensors:
-            self.simulation.raise_if_elsewhere(
+            self.sim.raise_if_elsewhere(
                 name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError
             )
 
     def device_of(self, value: Any) -> torch.device | None:
         with UNSEEN():
-            return self.simulation.placements.device(value) if isinstance(value, Tensor) else None
+            return self.sim.placements.device(value) if isinstance(value, Tensor) else None
 
     def _followed(self, kind: FunctionRule, device: torch.device | None, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call on several devices, whose gradients autograd moves back as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
-            placed = {self.simulation.placements.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {
-                None
-            }
+            placed = {self.sim.placements.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
             if len(placed) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
-            target = self.simulation.placements.device(args[0]) if kind.copies and args else device
+            target = self.sim.placements.device(args[0]) if kind.copies and args else device
 
             def followed(value: Any) -> Any:
                 if isinstance(value, Tensor) and value.requires_grad and not devices.is_transformed(value):
-                    now = self.simulation.placements.device(value)
+                    now = self.sim.placements.device(value)
                     if now not in (None, target) and (kind.copies or value.dim() == 0):
                         return _Move.apply(value, self, None, now, value.dtype, {})
                 return value
@@ -148,28 +146,28 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         if device is None and func in self._constructors:
             device = devices.device_of(_default_device())
             if device is None and source is not None and kind.of_data:
-                device = self.simulation.placements.device(source)
+                device = self.sim.placements.device(source)
             device = device or CPU
         if device is None or device.type not in ("cpu", *SIMULATED):
             return func(*args, **kwargs)
         if device.type in SIMULATED:
-            self.simulation.use(device)
+            self.sim.use(device)
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
         # Move the given parts first, because the sparse tensor would hold them on their own devices.
         if at is not None and kwargs.get("device") is not None:
             args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
-        kwargs = {**kwargs, "device": self.simulation.home(device)}
-        if generator is not None and not self.simulation.has_values:
+        kwargs = {**kwargs, "device": self.sim.home(device)}
+        if generator is not None and not self.sim.has_values:
             kwargs["generator"] = None
-        with self.simulation.calling(name_of(func), device):
+        with self.sim.calling(name_of(func), device):
             out = func(*args, **kwargs)
         if source is not None and at is None and devices.storage_of(out) is devices.storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor on another device
         origin = Origin("made", name_of(func), devices.here()) if device == CPU else None
         for tensor in tensors_in(out):
-            self.simulation.placements.put(tensor, device, origin)
+            self.sim.placements.put(tensor, device, origin)
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -183,43 +181,43 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
     ) -> Tensor:
         """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
-        now = self.simulation.placements.device(tensor)
+        now = self.sim.placements.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         if device.type not in ("cpu", *SIMULATED):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in SIMULATED:
-            self.simulation.use(device)
-        with self.simulation.calling("Tensor.to", device):
-            stands_in = self.simulation.stands_in(tensor)
+            self.sim.use(device)
+        with self.sim.calling("Tensor.to", device):
+            stands_in = self.sim.stands_in(tensor)
             if now == device or (tensor.is_meta and not stands_in):
                 home = torch.device("meta") if stands_in else CPU
                 out = tensor.to(device=home, dtype=dtype or tensor.dtype, copy=copy, **more)
                 if out is not tensor:
-                    self.simulation.placements.put(out, device)
+                    self.sim.placements.put(out, device)
                 return out
             if not devices.is_transformed(tensor) and tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
-        home = self.simulation.home(device)
-        with self.simulation.placements.memory.paused():
+        home = self.sim.home(device)
+        with self.sim.placements.memory.paused():
             if tensor.is_meta and home == CPU:
-                self.simulation.assume("cpu", None)
+                self.sim.assume("cpu", None)
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
             else:
                 out = tensor.to(device=home, dtype=dtype, copy=True, **more)
-        before = self.simulation.placements.of(tensor).origin
+        before = self.sim.placements.of(tensor).origin
         if before is not None and device != CPU:
             self.copied.add(before)
-        self.simulation.placements.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
+        self.sim.placements.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with this mode active, which torch disables while it handles a call."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            own = self.simulation.here
+            own = self.sim.here
             if not own.handling:
                 return function(*args, **kwargs)
             before, own.handling = own.handling, 0
@@ -246,7 +244,7 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> Any:
         is_home = ctx.source in (None, CPU)
         # Otherwise a copy between two GPUs would count as a copy to the host, because its result has no device yet.
-        with contextlib.nullcontext() if is_home else ctx.torch_calls.simulation.here.entered():
+        with contextlib.nullcontext() if is_home else ctx.torch_calls.sim.here.entered():
             back = gradient if ctx.source is None else ctx.torch_calls.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
 
@@ -283,7 +281,7 @@ _OPERATORS = {
 
 
 def _device_get(torch_calls: TorchCalls, tensor: Tensor, *rest: Any) -> torch.device:
-    return torch_calls.simulation.placements.device(tensor) or tensor.device
+    return torch_calls.sim.placements.device(tensor) or tensor.device
 
 
 def _is_on(kind: str, torch_calls: TorchCalls, tensor: Tensor, *rest: Any) -> bool:
@@ -301,14 +299,14 @@ def _to(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> T
     rest = list(args)
     other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
     if other is not None:
-        device, dtype = torch_calls.simulation.placements.device(other), other.dtype
+        device, dtype = torch_calls.sim.placements.device(other), other.dtype
     elif rest and not isinstance(rest[0], torch.dtype):
         device = devices.device_of(rest.pop(0))
     if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
         dtype = rest.pop(0) or dtype
     flags = [flag for flag in rest if isinstance(flag, bool)]
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
-    device = device or torch_calls.simulation.placements.device(tensor) or CPU
+    device = device or torch_calls.sim.placements.device(tensor) or CPU
     return torch_calls.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
@@ -316,10 +314,8 @@ def _format(torch_calls: TorchCalls, tensor: Tensor, spec: str) -> str:
     """Format a number as text, which torch does not do for a meta tensor."""
     if tensor.dim() or type(tensor) is not Tensor:
         return str(torch_calls.again(object.__format__)(tensor, spec))
-    if torch_calls.simulation.stands_in(tensor):
-        return format(
-            torch_calls.simulation.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec
-        )
+    if torch_calls.sim.stands_in(tensor):
+        return format(torch_calls.sim.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
     return str(tensor.__format__(spec))
 
 
@@ -330,14 +326,14 @@ def _pin(torch_calls: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> 
 
 def _pinned(torch_calls: TorchCalls, tensor: Tensor) -> Tensor:
     for storage in devices.storages_of(tensor):
-        torch_calls.simulation.placements.storages.row(storage).is_pinned = True
+        torch_calls.sim.placements.storages.row(storage).is_pinned = True
     return tensor
 
 
 def _tolist(torch_calls: TorchCalls, tensor: Tensor) -> Any:
-    if not torch_calls.simulation.stands_in(tensor):
+    if not torch_calls.sim.stands_in(tensor):
         return tensor.tolist()
-    torch_calls.simulation.assume("tolist", None)
+    torch_calls.sim.assume("tolist", None)
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
@@ -355,7 +351,7 @@ def _new(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> 
 
 
 def _type(torch_calls: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    device = torch_calls.simulation.placements.device(tensor) or CPU
+    device = torch_calls.sim.placements.device(tensor) or CPU
     if dtype is None:
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
     if isinstance(dtype, torch.dtype):
@@ -368,7 +364,7 @@ def _type(torch_calls: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any
 def _deepcopy(torch_calls: TorchCalls, tensor: Tensor, memo: Any) -> Any:
     """Copy the tensor with its storage. No operation shows this copy, so the result's device is set here."""
     out = Tensor.__deepcopy__(tensor, memo)
-    torch_calls.simulation.placements.put(out, torch_calls.simulation.placements.device(tensor))
+    torch_calls.sim.placements.put(out, torch_calls.sim.placements.device(tensor))
     return out
 
 
@@ -382,7 +378,7 @@ def _on_host_only(original: Any, torch_calls: TorchCalls, tensor: Tensor, *rest:
 def _unpacked(torch_calls: TorchCalls, *args: Any, **kwargs: Any) -> Any:
     """Return padded sequences, and their lengths on the host. No operation shows these, so their device is set."""
     out = torch_calls._called(_UNPACKED, args, kwargs)
-    torch_calls.simulation.placements.put(out[1], CPU)
+    torch_calls.sim.placements.put(out[1], CPU)
     return out
 
 
@@ -390,7 +386,7 @@ def _set_grad(torch_calls: TorchCalls, tensor: Tensor, gradient: Any) -> None:
     """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
     types = (getattr(torch_calls.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
-    torch_calls.simulation.raise_if_elsewhere("gradient", gradient, torch_calls.device_of(tensor), "Tensor.grad", text)
+    torch_calls.sim.raise_if_elsewhere("gradient", gradient, torch_calls.device_of(tensor), "Tensor.grad", text)
     tensor.grad = gradient
 
 
@@ -442,7 +438,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     ),
     _T.pin_memory: _pin,
     _T.is_shared: lambda torch_calls, tensor: _is_on("cuda", torch_calls, tensor) or tensor.is_shared(),
-    _T.is_pinned: lambda torch_calls, tensor, *rest, **kwargs: torch_calls.simulation.placements.is_pinned(tensor),
+    _T.is_pinned: lambda torch_calls, tensor, *rest, **kwargs: torch_calls.sim.placements.is_pinned(tensor),
     _T.tolist: _tolist,
     _T.__format__: _format,
     _T.new: _new,
@@ -578,7 +574,7 @@ class _Event(_Stream):
 class _OnDevice(contextlib.ContextDecorator):
     """`with torch.cuda.device(1):`. The argument may also be a tensor."""
 
-    simulation: Simulation
+    sim: Simulation
 
     def __init__(self, device: Any) -> None:
         # -1 is `get_device` of a tensor on the CPU and names no device.
@@ -587,21 +583,21 @@ class _OnDevice(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         self.before = CURRENT.index
-        _set_device(self.simulation, self.given)
+        _set_device(self.sim, self.given)
 
     def __exit__(self, *raised: object) -> None:
         CURRENT.index = self.before
 
 
-def _set_device(simulation: Simulation, device: Any) -> None:
+def _set_device(sim: Simulation, device: Any) -> None:
     given = devices.device_of(device)
     if given is not None and given.index is not None:
-        simulation.use(given)
+        sim.use(given)
         CURRENT.index = given.index
 
 
-def _cuda_functions(simulation: Simulation) -> dict[str, Any]:
-    gpu = simulation.gpu
+def _cuda_functions(sim: Simulation) -> dict[str, Any]:
+    gpu = sim.gpu
     major, minor = gpu.capability
     properties = types.SimpleNamespace(
         name=gpu.name,
@@ -621,20 +617,20 @@ def _cuda_functions(simulation: Simulation) -> dict[str, Any]:
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
-        **_memory_functions(simulation.placements.memory, gpu.readable_bytes),
-        "is_initialized": lambda: simulation.used_by is not None,
+        **_memory_functions(sim.placements.memory, gpu.readable_bytes),
+        "is_initialized": lambda: sim.used_by is not None,
         "is_current_stream_capturing": _constant(False),
-        "device_count": _constant(simulation.count or 1),
+        "device_count": _constant(sim.count or 1),
         "current_device": lambda: CURRENT.index,
-        "set_device": functools.partial(_set_device, simulation),
-        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"simulation": simulation})),
+        "set_device": functools.partial(_set_device, sim),
+        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"sim": sim})),
         "get_device_name": _constant(gpu.name),
         "get_device_capability": _constant(gpu.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
         "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
-        "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(simulation.count or 1)),
+        "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(sim.count or 1)),
         "Event": _Event,
         **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Stream),
     }
@@ -647,7 +643,7 @@ def _cuda_functions(simulation: Simulation) -> dict[str, Any]:
 
     def started(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
-        simulation.use(devices.device_of(named[0]) if named else None)
+        sim.use(devices.device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
     return {**answers, **{name: functools.partial(started, answers[name]) for name in starting}}
@@ -677,25 +673,25 @@ def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
 
 
 def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
-    simulation, clear = torch_calls.simulation, torch.clear_autocast_cache
+    sim, clear = torch_calls.sim, torch.clear_autocast_cache
     of_accelerators = {
         "is_available": _constant(True),
-        "device_count": _constant(simulation.count or 1),
+        "device_count": _constant(sim.count or 1),
         "current_accelerator": _constant(torch.device("cuda")),
         **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: CURRENT.index),
-        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, simulation)),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, sim)),
         "current_stream": _Stream,
-        "device_index": type("device_index", (_OnDevice,), {"simulation": simulation}),
+        "device_index": type("device_index", (_OnDevice,), {"sim": sim}),
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
     }
 
     def uncast() -> None:
         """Clear the casts at the end of a region of autocast, which may be one of the CPU's."""
-        simulation.casts.clear()
+        sim.casts.clear()
         clear()
 
     patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, value) for name, value in _cuda_functions(simulation).items()),
+        *((torch.cuda, name, value) for name, value in _cuda_functions(sim).items()),
         *((torch.accelerator, name, value) for name, value in of_accelerators.items()),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
@@ -709,22 +705,22 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, simulation)),
-        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, simulation)),
-        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, simulation))),
-        *engine.of_files(simulation),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, sim)),
+        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, sim)),
+        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, sim))),
+        *engine.of_files(sim),
         (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, torch_calls))
             for owner in (torch, torch.utils.dlpack)
         ),
-        *kernels.patches(simulation),
+        *kernels.patches(sim),
     ]
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run a thread of the program with the modes, because each thread needs its own."""
-        with kernels.autocast_here(), torch_calls, Dispatch(simulation):
+        with kernels.autocast_here(), torch_calls, Dispatch(sim):
             function(*args, **kwargs)
 
     set_state = torch.set_rng_state
@@ -749,7 +745,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", devices.here())
         for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
             if torch_calls.device_of(tensor) == CPU:
-                simulation.placements.put(tensor, CPU, origin)
+                sim.placements.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must be on their outputs' devices; 0-dim ones are moved there."""
@@ -759,7 +755,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
             first.append(gradient.to(device) if is_number and device else gradient)
             with UNSEEN():
                 text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                simulation.raise_if_elsewhere("gradient", first[-1], device, "backward", text)
+                sim.raise_if_elsewhere("gradient", first[-1], device, "backward", text)
         return run(outputs, tuple(first), *args, **kwargs)
 
     return [
@@ -820,11 +816,11 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 @contextlib.contextmanager
-def simulated(simulation: Simulation) -> Iterator[TorchCalls]:
-    """Simulate a GPU inside the `with` block: tensors report their devices in `simulation`, and torch reports a GPU."""
+def simulated(sim: Simulation) -> Iterator[TorchCalls]:
+    """Simulate a GPU inside the `with` block: tensors report their devices in `sim`, and torch reports a GPU."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
-    torch_calls = TorchCalls(simulation)
+    torch_calls = TorchCalls(sim)
     CURRENT.index = 0
-    with replaced(_patches(torch_calls)), kernels.autocasting(simulation), torch_calls, Dispatch(simulation):
+    with replaced(_patches(torch_calls)), kernels.autocasting(sim), torch_calls, Dispatch(sim):
         yield torch_calls

@@ -7,16 +7,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import (
-    BenchmarkJudge,
-    Ceiling,
-    Ceilings,
-    DeviceRows,
-    Figure,
-    ThresholdFigures,
-    headline,
-    size,
-)
+from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, headline, size
 from gpucheck.measure import runs
 from gpucheck.peaks import GpuPeaks, Unknown
 from gpucheck.report.finding import Finding
@@ -123,13 +114,13 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: 
 
 
 THRESHOLDS = {
-    "bandwidth.min_gbps": ThresholdFigures(
+    "bandwidth.min_gbps": LimitFigures(
         "memory operations", "", lambda rows, known: _memory(rows, None, known.get("memory"))
     ),
-    "bandwidth.min_percent_of_peak": ThresholdFigures(
+    "bandwidth.min_percent_of_peak": LimitFigures(
         "memory operations",
         " of the memory's peak",
         lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
     ),
 }
-JUDGE = BenchmarkJudge(findings, headlines, lambda device: memory_ceiling(device.part), thresholds=THRESHOLDS)
+JUDGE = Rules(findings, headlines, lambda device: memory_ceiling(device.part), thresholds=THRESHOLDS)

@@ -19,7 +19,7 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveOperation:
+class CollectiveOp:
     """A collective. `factor` converts algbw into busbw for a number of ranks, as nccl-tests defines them.
 
     A size is that of the whole array; if each rank has one of its `parts`, of all parts together.
@@ -32,18 +32,14 @@ class CollectiveOperation:
 
 PEER_COPY = "peer-copy"
 # The collectives, in the order in which they run.
-COLLECTIVES: Mapping[str, CollectiveOperation] = {
-    "all-reduce": CollectiveOperation("sum of all ranks' arrays, on every rank", lambda ranks: 2 * (ranks - 1) / ranks),
-    "all-gather": CollectiveOperation(
-        "every rank's part, on every rank", lambda ranks: (ranks - 1) / ranks, parts=True
-    ),
-    "reduce-scatter": CollectiveOperation(
-        "a part of the sum on each rank", lambda ranks: (ranks - 1) / ranks, parts=True
-    ),
-    "all-to-all": CollectiveOperation("a part from each rank to each", lambda ranks: (ranks - 1) / ranks, parts=True),
-    "broadcast": CollectiveOperation("rank 0's array, on every rank", lambda ranks: 1.0),
-    "send-receive": CollectiveOperation("an array from each rank to the next", lambda ranks: 1.0),
-    PEER_COPY: CollectiveOperation("the same by torch's copies, of several GPUs in one machine", lambda ranks: 1.0),
+COLLECTIVES: Mapping[str, CollectiveOp] = {
+    "all-reduce": CollectiveOp("sum of all ranks' arrays, on every rank", lambda ranks: 2 * (ranks - 1) / ranks),
+    "all-gather": CollectiveOp("every rank's part, on every rank", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "reduce-scatter": CollectiveOp("a part of the sum on each rank", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "all-to-all": CollectiveOp("a part from each rank to each", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "broadcast": CollectiveOp("rank 0's array, on every rank", lambda ranks: 1.0),
+    "send-receive": CollectiveOp("an array from each rank to the next", lambda ranks: 1.0),
+    PEER_COPY: CollectiveOp("the same by torch's copies, of several GPUs in one machine", lambda ranks: 1.0),
 }
 _TITLES = {name: collective.title for name, collective in COLLECTIVES.items()}
 

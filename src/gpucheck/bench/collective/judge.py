@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck import messages, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows, Figure, ThresholdFigures, headline, size
+from gpucheck.bench.judging import Rules, Ceilings, DeviceRows, Figure, LimitFigures, headline, size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Message
 from gpucheck.measure import runs
@@ -173,8 +173,8 @@ def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return figures
 
 
-THRESHOLDS = {"collective.min_busbw": ThresholdFigures("collectives", " of bus bandwidth", _figures)}
-JUDGE = BenchmarkJudge(findings, headlines, together=together, thresholds=THRESHOLDS)
+THRESHOLDS = {"collective.min_busbw": LimitFigures("collectives", " of bus bandwidth", _figures)}
+JUDGE = Rules(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:

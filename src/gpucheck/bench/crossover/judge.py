@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows
+from gpucheck.bench.judging import Rules, Ceilings, DeviceRows
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
@@ -143,4 +143,4 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     return lines
 
 
-JUDGE = BenchmarkJudge(findings, headlines, result="bench_crossover", answers=answer)
+JUDGE = Rules(findings, headlines, result="bench_crossover", answers=answer)

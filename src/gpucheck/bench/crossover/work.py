@@ -52,7 +52,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class SizedOperation:
+class SizedOp:
     """An operation and its sizes. `bytes` returns what one side allocates, `work` is as in `timing.row_of`."""
 
     id: str
@@ -138,8 +138,8 @@ def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
 
 
 # A product of side 8192 takes a second on a CPU of 1 TFLOP/s. A vector of 64 Mi elements is 256 MiB.
-OPERATIONS: tuple[SizedOperation, ...] = (
-    SizedOperation(
+OPERATIONS: tuple[SizedOp, ...] = (
+    SizedOp(
         "matmul",
         (32, 128, 512, 2048, 8192),
         matmul,
@@ -147,7 +147,7 @@ OPERATIONS: tuple[SizedOperation, ...] = (
         lambda n: ("flop", 2.0 * n**3, "FLOP/s"),
         1.0,
     ),
-    SizedOperation(
+    SizedOp(
         "elementwise",
         [2**power for power in range(10, 27, 2)],
         elementwise,
@@ -155,7 +155,7 @@ OPERATIONS: tuple[SizedOperation, ...] = (
         lambda n: ("bytes", 3.0 * n * ITEM, "B/s"),
         1.0,
     ),
-    SizedOperation(
+    SizedOp(
         "training",
         (2, 8, 32, 128),
         training,
@@ -168,13 +168,7 @@ OPERATIONS: tuple[SizedOperation, ...] = (
 
 
 def measure(
-    operation: SizedOperation,
-    size: int,
-    accel: Accel,
-    cpu: Accel,
-    watch: Watch,
-    observed: dict[str, str],
-    budget_s: float,
+    operation: SizedOp, size: int, accel: Accel, cpu: Accel, watch: Watch, observed: dict[str, str], budget_s: float
 ) -> list[Measurement]:
     """Return a row for each of the three sides. `observed` is the precision of each device. Raises torch's errors."""
     accel.reset_peak()
@@ -269,7 +263,7 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
 
 
 def _sizes(
-    operation: SizedOperation,
+    operation: SizedOp,
     accel: Accel,
     measured: Callable[..., list[Measurement]],
     emit: Emit,

@@ -9,16 +9,7 @@ from typing import Any
 
 from gpucheck import peaks, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import (
-    BenchmarkJudge,
-    Ceiling,
-    Ceilings,
-    DeviceRows,
-    Figure,
-    ThresholdFigures,
-    headline,
-    rate,
-)
+from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, headline, rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
@@ -352,10 +343,10 @@ def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
 
 
 THRESHOLDS = {
-    "matmul.min_tflops": ThresholdFigures("products", "", _fastest_figure),
-    "matmul.min_percent_of_peak": ThresholdFigures("products", " of the dense peak", _products_of_peak),
+    "matmul.min_tflops": LimitFigures("products", "", _fastest_figure),
+    "matmul.min_percent_of_peak": LimitFigures("products", " of the dense peak", _products_of_peak),
 }
-JUDGE = BenchmarkJudge(findings, headlines, ceilings, thresholds=THRESHOLDS)
+JUDGE = Rules(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 
 # A shape has no rate if its calls are shorter than the resolution of the device's clock.

@@ -564,8 +564,7 @@ class ShapeSearch:
             best.append({side: sides[side] for side in heapq.nlargest(MOST_CROSSED, sides, key=sides.__getitem__)})
         of_m, of_n, of_k = best
         ranked = sorted(
-            itertools.product(of_m, of_n, of_k),
-            key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]],
+            itertools.product(of_m, of_n, of_k), key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]]
         )
         yield from itertools.islice(
             (shape for shape in ranked if shape not in self._scores and self.grid.fits(shape)), count

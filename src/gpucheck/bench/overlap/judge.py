@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpucheck import config, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import BenchmarkJudge, Ceilings, DeviceRows
+from gpucheck.bench.judging import Rules, Ceilings, DeviceRows
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -123,4 +123,4 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     ]
 
 
-JUDGE = BenchmarkJudge(findings, headlines, result="bench_overlap", answers=answer)
+JUDGE = Rules(findings, headlines, result="bench_overlap", answers=answer)

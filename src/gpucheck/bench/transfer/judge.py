@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import links, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import BenchmarkJudge, Ceiling, Ceilings, DeviceRows, Figure, ThresholdFigures, size
+from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -493,5 +493,5 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     return lines
 
 
-THRESHOLDS = {"transfer.min_gbps": ThresholdFigures("copies", "", _largest_copies)}
-JUDGE = BenchmarkJudge(findings, headlines, ceilings, "bench_transfer", answer, of_several, THRESHOLDS)
+THRESHOLDS = {"transfer.min_gbps": LimitFigures("copies", "", _largest_copies)}
+JUDGE = Rules(findings, headlines, ceilings, "bench_transfer", answer, of_several, THRESHOLDS)

@@ -151,10 +151,7 @@ def measure(
 
 def _only_pinned(accel: Accel, what: str, finding: str) -> CannotLook:
     return CannotLook(
-        what,
-        "only copies to a CUDA or XPU device use pinned memory",
-        "rerun without --host-memory",
-        finding=finding,
+        what, "only copies to a CUDA or XPU device use pinned memory", "rerun without --host-memory", finding=finding
     )
 
 

@@ -8,18 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.program.lint import facts, processes, tables, tensors
-from gpucheck.program.lint.facts import (
-    DIMENSIONS,
-    NONE,
-    NUMBER,
-    SCALAR,
-    UNKNOWN,
-    CallArguments,
-    Scope,
-    Value,
-    all_of,
-    join,
-)
+from gpucheck.program.lint.facts import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, CallArgs, Scope, Value, all_of, join
 
 # Built-in functions that need the values of their arguments.
 _READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
@@ -197,7 +186,7 @@ class Expressions(Scope):
         keywords = [(keyword.arg, self.value(keyword.value)) for keyword in node.keywords]
         named = {name: value for name, value in keywords if name}
         is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
-        given = CallArguments(node, args, named, is_open)
+        given = CallArgs(node, args, named, is_open)
         if dotted:
             return self._of_import(given, dotted)
         if isinstance(func, ast.Attribute):
@@ -267,7 +256,7 @@ class Expressions(Scope):
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
 
-    def _of_name(self, given: CallArguments, name: str) -> Value:
+    def _of_name(self, given: CallArgs, name: str) -> Value:
         known = self.named(name)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -283,7 +272,7 @@ class Expressions(Scope):
             return processes.called(self, given.node, self.effect_of(function))
         return self._of_builtin(given, name)
 
-    def _of_builtin(self, given: CallArguments, name: str) -> Value:
+    def _of_builtin(self, given: CallArgs, name: str) -> Value:
         first = given.first()
         if name in (*_READS, "list", "sum", "abs"):
             tensors.read(self, given.node, given.all)
@@ -298,11 +287,7 @@ class Expressions(Scope):
             case "dict":
                 parts = () if given.open or given.args else tuple(given.named.values())
                 return Value(
-                    "items",
-                    item=all_of(given.named.values()),
-                    parts=parts,
-                    keys=tuple(given.named),
-                    made=given.node,
+                    "items", item=all_of(given.named.values()), parts=parts, keys=tuple(given.named), made=given.node
                 )
             case "getattr" | "setattr":
                 return self._named_attribute(given)
@@ -314,7 +299,7 @@ class Expressions(Scope):
                 return self.element(first)
         return UNKNOWN
 
-    def _named_attribute(self, given: CallArguments) -> Value:
+    def _named_attribute(self, given: CallArgs) -> Value:
         """Evaluate `getattr(self, "name")` or `setattr(self, "name", value)` as an access to the attribute."""
         match given.node.args:
             case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
@@ -325,7 +310,7 @@ class Expressions(Scope):
                     self.bind(attribute, replace(given.args[-1], made=rest[0]))
         return UNKNOWN
 
-    def _of_import(self, given: CallArguments, name: str) -> Value:
+    def _of_import(self, given: CallArgs, name: str) -> Value:
         node = given.node
         last = name.rpartition(".")[2]
         if name in tables.FACTORIES or name in tables.CUDA_TYPES:
@@ -362,7 +347,7 @@ class Expressions(Scope):
             return self._of_torch_function(given, name)
         return NUMBER if name.startswith("math.") else UNKNOWN
 
-    def _of_torch_function(self, given: CallArguments, name: str) -> Value:
+    def _of_torch_function(self, given: CallArgs, name: str) -> Value:
         """Return the result of a torch function. Its tensors must be on one device, and the result is there too."""
         where, _, last = name.rpartition(".")
         if last in tables.NEEDS_VALUES:
@@ -380,7 +365,7 @@ class Expressions(Scope):
             return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
         return _shaped(result, last, given, is_method=False)
 
-    def _has_graph(self, given: CallArguments) -> bool:
+    def _has_graph(self, given: CallArgs) -> bool:
         """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
         first = given.first()
         if self.no_graph or not given.args or first.kind:
@@ -388,7 +373,7 @@ class Expressions(Scope):
         calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
         return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
-    def _factory(self, given: CallArguments, name: str) -> Value:
+    def _factory(self, given: CallArgs, name: str) -> Value:
         place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
         if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
             first = given.first()
@@ -400,7 +385,7 @@ class Expressions(Scope):
         is_leaf = given.is_true("requires_grad")
         return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
-    def _place_of(self, given: CallArguments) -> str:
+    def _place_of(self, given: CallArgs) -> str:
         """Return the place of a factory's new tensor: the CPU, unless an argument or a default names another."""
         if "device" in given.named:
             known = given.named["device"]
@@ -409,7 +394,7 @@ class Expressions(Scope):
             return ""
         return "default"
 
-    def _new_module(self, given: CallArguments, name: str) -> Value:
+    def _new_module(self, given: CallArgs, name: str) -> Value:
         if name not in tables.CONTAINERS:
             return Value("module", made=given.node, stateful=facts.holds_state(name), name=name)
         inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
@@ -420,7 +405,7 @@ class Expressions(Scope):
         parts = () if given.open else parts
         return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
-    def _of_module(self, given: CallArguments, module: Value) -> Value:
+    def _of_module(self, given: CallArgs, module: Value) -> Value:
         """Return the result of a module's call. Arguments of a torch.nn module must be on the module's device."""
         is_torchs = module.name.startswith("torch.nn.")
         if _takes_tensors(module):
@@ -434,7 +419,7 @@ class Expressions(Scope):
         made = first.made if place == "default" else None
         return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not self.no_graph)
 
-    def _of_method(self, given: CallArguments, receiver: Value, func: ast.Attribute) -> Value:
+    def _of_method(self, given: CallArgs, receiver: Value, func: ast.Attribute) -> Value:
         name = func.attr
         if name in tables.WAITS and receiver.kind in ("", "name"):
             self.flow.settle()
@@ -456,7 +441,7 @@ class Expressions(Scope):
             processes.child(self, given)
         return self._of_unknown(given, name)
 
-    def _of_unknown(self, given: CallArguments, name: str) -> Value:
+    def _of_unknown(self, given: CallArgs, name: str) -> Value:
         target = given.first("device")
         if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
             return Value("tensor", "cpu", pending=given.node)
@@ -465,7 +450,7 @@ class Expressions(Scope):
             self.flow.settle()
         return UNKNOWN
 
-    def _of_tensor(self, given: CallArguments, receiver: Value, name: str) -> Value:
+    def _of_tensor(self, given: CallArgs, receiver: Value, name: str) -> Value:
         node = given.node
         if name in tables.MOVES:
             self.receivers[id(node)] = receiver
@@ -494,7 +479,7 @@ class Expressions(Scope):
             return replace(plain, place=given.first().place, attribute="")
         return _shaped(plain, name, given, is_method=True)
 
-    def _moved(self, given: CallArguments, receiver: Value, name: str) -> Value:
+    def _moved(self, given: CallArgs, receiver: Value, name: str) -> Value:
         target = given.first("device")
         place = name if name in ("cpu", "cuda") else ""
         # Some calls change only the dtype: .to(torch.float16), .to(x.dtype), .to(dtype=…).
@@ -516,7 +501,7 @@ class Expressions(Scope):
         moved = given.node if is_leaf else receiver.moved
         return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
 
-    def _copied(self, given: CallArguments, receiver: Value) -> Value:
+    def _copied(self, given: CallArgs, receiver: Value) -> Value:
         """Return the receiver of `host.copy_(x, non_blocking=True)`, marked as pending."""
         source = given.first()
         is_late = given.is_true("non_blocking") or True in (getattr(node, "value", 0) for node in given.node.args[1:])
@@ -524,14 +509,14 @@ class Expressions(Scope):
         is_pending = receiver.place in ("default", "cpu") and is_late and is_from_device
         return self._in_place(given, replace(receiver, pending=given.node)) if is_pending else receiver
 
-    def _in_place(self, given: CallArguments, result: Value) -> Value:
+    def _in_place(self, given: CallArgs, result: Value) -> Value:
         """Bind the result of an in-place method to the name that it was called on, and return it."""
         func = given.node.func
         if isinstance(func, ast.Attribute) and (key := self.key(func.value)):
             self.flow.names[key] = result
         return result
 
-    def _module_method(self, given: CallArguments, module: Value, name: str) -> Value:
+    def _module_method(self, given: CallArgs, module: Value, name: str) -> Value:
         part = module.part(name)
         if part is not None and part.kind == "module":  # self.layers.first(x)
             return self._of_module(given, part)
@@ -544,7 +529,7 @@ class Expressions(Scope):
             return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
         return UNKNOWN
 
-    def _items_method(self, given: CallArguments, receiver: Value, func: ast.Attribute) -> Value:
+    def _items_method(self, given: CallArgs, receiver: Value, func: ast.Attribute) -> Value:
         key, name = self.key(func.value), func.attr
         if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
             added = all_of(given.all[-1:]) or UNKNOWN
@@ -561,7 +546,7 @@ class Expressions(Scope):
             return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
         return replace(receiver, parts=()) if name in ("values", "copy") else UNKNOWN
 
-    def _self_method(self, given: CallArguments, name: str) -> Value:
+    def _self_method(self, given: CallArgs, name: str) -> Value:
         known = self.flow.names.get(f"self.{name}") or self.attributes.get(name, UNKNOWN)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -595,7 +580,7 @@ def _by_name(name: str) -> Value:
     return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
-def _dimensions(given: CallArguments, name: str) -> int | None:
+def _dimensions(given: CallArgs, name: str) -> int | None:
     """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has dimensions."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
@@ -619,7 +604,7 @@ def _takes_tensors(module: Value) -> bool:
     return module.name.startswith("torch.nn.") and module.name not in (*tables.CONTAINERS, "torch.nn.CTCLoss")
 
 
-def _shaped(result: Value, name: str, given: CallArguments, *, is_method: bool) -> Value:
+def _shaped(result: Value, name: str, given: CallArgs, *, is_method: bool) -> Value:
     """Return the result with its dimensions. A full reduction has none, and one over a dimension has one fewer."""
     if name in tables.WITH_DIMENSIONS:
         return replace(result, ndim=DIMENSIONS)

@@ -406,7 +406,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 
 @dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArgs:
     """A call with the values of its arguments. `open` is true if it has `**more`, which may contain any other."""
 
     node: ast.Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gpucheck.program.lint import tables
-from gpucheck.program.lint.facts import CallArguments, Node, Scope, Value, called_name
+from gpucheck.program.lint.facts import CallArgs, Node, Scope, Value, called_name
 
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -35,7 +35,7 @@ def called(run: Scope, node: ast.expr, effect: Scope) -> Value:
     return effect.returns
 
 
-def imported(run: Scope, given: CallArguments, name: str) -> None:
+def imported(run: Scope, given: CallArgs, name: str) -> None:
     node = given.node
     if name in tables.STARTS_CUDA:
         run.flow.started = run.flow.started or node
@@ -46,7 +46,7 @@ def imported(run: Scope, given: CallArguments, name: str) -> None:
         child(run, given)
 
 
-def child(run: Scope, given: CallArguments) -> None:
+def child(run: Scope, given: CallArgs) -> None:
     """Report a forked process whose function uses CUDA, if CUDA has started before the fork."""
     function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:

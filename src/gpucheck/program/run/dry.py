@@ -115,7 +115,7 @@ def _enter_in_main(torch_calls: simulated_cuda.TorchCalls) -> None:
     """Enter the modes in the main thread, which is already running, before its next line."""
 
     def enter(_: Any) -> int:
-        for mode in (kernels.autocast_here(), torch_calls, engine.Dispatch(torch_calls.simulation)):
+        for mode in (kernels.autocast_here(), torch_calls, engine.Dispatch(torch_calls.sim)):
             _kept.append(mode)
             mode.__enter__()
         return 0
