@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpucheck.bench import judge
-from gpucheck.bench.judging import Rules, DeviceRows
+from gpucheck.bench.judging import DeviceRows, Rules
 from gpucheck.config import Limit, Settings
 from gpucheck.report.events import Emit, Event
 from gpucheck.report.facts import Device, Facts

@@ -14,7 +14,7 @@ from gpucheck.bench import all as work
 from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, BenchInputs
-from gpucheck.bench.judging import Rules, Ceiling, DeviceRows
+from gpucheck.bench.judging import Ceiling, DeviceRows, Rules
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import choose, faults, inventory

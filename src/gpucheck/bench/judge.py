@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck import config, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.judging import Rules, Ceilings, DeviceRows, Figure
+from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Rules
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.measure import runs

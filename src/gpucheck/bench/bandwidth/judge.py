@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, headline, size
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, Rules, headline, size
 from gpucheck.measure import runs
 from gpucheck.peaks import GpuPeaks, Unknown
 from gpucheck.report.finding import Finding

@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck import messages, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.judging import Rules, Ceilings, DeviceRows, Figure, LimitFigures, headline, size
+from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, LimitFigures, Rules, headline, size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Message
 from gpucheck.measure import runs

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Rules, Ceilings, DeviceRows
+from gpucheck.bench.judging import Ceilings, DeviceRows, Rules
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json

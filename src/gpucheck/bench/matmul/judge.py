@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import peaks, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, headline, rate
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, Rules, headline, rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.messages import FIX

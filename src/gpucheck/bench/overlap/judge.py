@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpucheck import config, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Rules, Ceilings, DeviceRows
+from gpucheck.bench.judging import Ceilings, DeviceRows, Rules
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import links, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Rules, Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, size
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, LimitFigures, Rules, size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
