@@ -47,10 +47,10 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 def test_whole_numbers() -> None:
-    assert units.WholeNumber(largest=12)(" 12 ", "--runs") == 12
+    assert units.Integer(largest=12)(" 12 ", "--runs") == 12
     for text in ("0", "13", "-1", "1.5", "²", "1e3", "", "9" * 40):
         with pytest.raises(UsageError, match="--runs must be an integer from 1 to 12, not "):
-            units.WholeNumber(largest=12)(text, "--runs")
+            units.Integer(largest=12)(text, "--runs")
 
 
 def test_percentages() -> None:

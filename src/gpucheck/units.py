@@ -46,7 +46,7 @@ def _typed(size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber:
+class Integer:
     """Reads an integer from `smallest` to `largest`; raises UsageError for anything else."""
 
     smallest: int = 1
@@ -129,7 +129,7 @@ class Percent:
         return value
 
 
-parse_whole, parse_size, parse_duration, parse_percent = WholeNumber(), Size(), Duration(), Percent()
+parse_whole, parse_size, parse_duration, parse_percent = Integer(), Size(), Duration(), Percent()
 
 
 def significant(value: float, digits: int = 3) -> str:

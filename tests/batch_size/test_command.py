@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from shown import shown
 
 from gpucheck import api
@@ -17,7 +18,7 @@ from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
 from gpucheck.render import text
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Event, Failed, Notice, Recorder, Trial
+from gpucheck.report.events import Answered, Event, Failed, Notice, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector

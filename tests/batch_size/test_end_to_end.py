@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from event_recorder import Recorder
 
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
@@ -18,7 +19,7 @@ from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
 from gpucheck.machine.child import python_argv
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Judged, Recorder
+from gpucheck.report.events import Answered, Judged
 from gpucheck.report.facts import Facts
 from gpucheck.units import MIB
 

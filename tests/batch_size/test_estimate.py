@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 
 from gpucheck.batch_size.command import checked_memory, command, estimate
 from gpucheck.batch_size.options import FindBatchSizeOptions
@@ -13,7 +14,7 @@ from gpucheck.batch_size.outcome import Setup, parse_limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Judged, Recorder
+from gpucheck.report.events import Answered, Judged
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.find_batch_size import StepRecipe

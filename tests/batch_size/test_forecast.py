@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 
 from gpucheck.batch_size import loop
 from gpucheck.batch_size.answer import History, SearchPlan, plan
@@ -16,7 +17,7 @@ from gpucheck.batch_size.outcome import MOST_STEPS, Budget, Setup, TrialResult
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Recorder
+from gpucheck.report.events import Answered
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
 

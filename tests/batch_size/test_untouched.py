@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from event_recorder import Recorder
 
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Recorder
+from gpucheck.report.events import Answered
 from gpucheck.report.facts import Facts
 from gpucheck.work import target
 

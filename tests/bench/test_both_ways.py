@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from duplex import Duplex
+from event_recorder import Recorder
 from fake_device import FakeDevice, no_pinned, unpinned
 from judged import copied
 
@@ -25,7 +26,7 @@ from gpucheck.machine import accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed
-from gpucheck.report.events import Recorder, Skipped
+from gpucheck.report.events import Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import Measurement
 

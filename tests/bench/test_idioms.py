@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from event_recorder import Recorder
 from fake_device import FakeDevice, no_pinned, unpinned
 from judged import copied
 
@@ -20,7 +21,7 @@ from gpucheck.bench.transfer.work import IDIOMS, Idiom, IdiomCalls, Setting, of_
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Notice, Recorder
+from gpucheck.report.events import Notice
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement

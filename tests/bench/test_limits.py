@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from judged import run
 
 from gpucheck import config
@@ -19,7 +20,7 @@ from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
 from gpucheck.measure import runs as merging
 from gpucheck.peaks import Unknown, lookup
-from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Recorder
+from gpucheck.report.events import Began, Emit, Finished, Measured, Notice
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from event_recorder import Recorder
 from fake_device import FakeDevice
 from judged import copied
 
@@ -21,7 +22,7 @@ from gpucheck.bench.transfer import work as command
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.machine.child import LineChild
-from gpucheck.report.events import Progress, Recorder, Skipped
+from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement

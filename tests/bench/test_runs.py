@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from judged import folded
 
 from gpucheck import errors
@@ -15,7 +16,7 @@ from gpucheck.bench import devices
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Measured, Notice, Progress, Recorder, Skipped, Started
+from gpucheck.report.events import Measured, Notice, Progress, Skipped, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding

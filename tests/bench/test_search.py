@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from event_recorder import Recorder
 from judged import Document
 from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth, tiled
 from products_here import one_run, together
@@ -19,7 +20,7 @@ from gpucheck.bench.matmul.product import Grid, ProductCase, ShapeSearch, TryRes
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
-from gpucheck.report.events import Answered, Measured, Progress, Recorder
+from gpucheck.report.events import Answered, Measured, Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 

@@ -10,13 +10,14 @@ import traceback
 from pathlib import Path
 
 import pytest
+from event_recorder import Recorder
 from shown import sentence
 
 from gpucheck import errors
 from gpucheck.cli import app as app_module
 from gpucheck.cli.health import decoded, read_end
 from gpucheck.explain import command
-from gpucheck.report.events import Answered, Recorder
+from gpucheck.report.events import Answered
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from fake_machine import FakeMachine
 from shown import shown
 
@@ -18,7 +19,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.machine.driver_reads import NvmlReader
 from gpucheck.render import text
-from gpucheck.report.events import Judged, Progress, Recorder, Started
+from gpucheck.report.events import Judged, Progress, Started
 from gpucheck.report.facts import (
     Device,
     Driver,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from fake_machine import DRIVER, RTX_5090, FakeMachine, fake_torch
 
 from gpucheck.doctor.command import command
@@ -20,7 +21,7 @@ from gpucheck.doctor.ladder import BY_ID
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
 from gpucheck.machine.driver_reads import CudaReader, NvmlReader
-from gpucheck.report.events import Answered, Judged, Recorder
+from gpucheck.report.events import Answered, Judged
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.short import DoctorResult
 

@@ -121,12 +121,6 @@ def ids(pasted: str) -> list[str]:
             "triton-windows",
             "selector",
         ),
-        (
-            "'CUDA_VISIBLE_DEVICES' is not recognized as an internal or external command",
-            "shell.variable",
-            "set VARIABLE=value",
-            "export",
-        ),
         # The platform: a Jetson has no driver of its own and no wheels but its own.
         (
             "Jetson Orin Nano, nvcc says 12.6\n>>> import torch\nRuntimeError: CUDA error: no kernel image is "
@@ -787,14 +781,6 @@ def ids(pasted: str) -> list[str]:
             "subprocess.CalledProcessError: Command 'cmake --build .' returned non-zero exit status 1.",
             "nvcc.missing",
             "math_libs",
-            "",
-        ),
-        ("sglang\nModuleNotFoundError: No module named 'cuda.bindings'", "import.module", "cuda-python", ""),
-        (
-            "cuda_graph_runner.py\nFileNotFoundError: [Errno 2] No such file or directory: "
-            "'/root/.triton/cache/de75/k.json.tmp.pid_1'",
-            "compile.cache",
-            "TRITON_CACHE_DIR",
             "",
         ),
         # The numbers and options of the paste.

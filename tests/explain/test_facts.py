@@ -219,7 +219,6 @@ oom.cuda|LOCAL_RANK|-- Process 1 terminated//CUDA out of memory. GPU 0 has 2 GiB
 oom.cuda|LOCAL_RANK|CUDA out of memory. GPU 0 has 2 GiB. Process 16746 has 1 GiB memory. Process 16747 has 1 GiB memory
 oom.cuda|--processes|[rank0]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
 oom.cuda|--tensor-parallel-size|load_model vllm/v1/w//[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
-oom.cuda|without speculative|vllm serve m --speculative-config x//torch.OutOfMemoryError: CUDA out of memory.
 oom.cuda|map_location|in _cuda_deserialize//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
 oom.vllm|--max-running-requests|RuntimeError: alloc_req_slots runs out of memory.
 oom.other|it is only slower|ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory
@@ -237,7 +236,6 @@ tensor.load|num_gpus=1|import ray//Attempting to deserialize object on a CUDA de
 nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
 nccl.infiniband|its rank's first error|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
 dist.world_size|or weights of another|Weight size = 7392 is not divisible by weight quantization block_k = 128
-dist.set_device|moves each part|FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.
 dist.mismatch|same collectives|RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running
 cuda.ordinal|LOCAL_RANK|torchrun --nnodes=2 train.py//RuntimeError: CUDA error: invalid device ordinal
 cuda.fork|restart the notebook|RuntimeError: Lightning can't create new processes if CUDA is already initialized.
@@ -245,12 +243,9 @@ cuda.capture|capturable=True|AssertionError: Attempting CUDA graph capture of st
 torch.internal|--enforce-eager|RuntimeError: captures_underway.empty() INTERNAL ASSERT FAILED at "../c10/x.cpp":3085
 cuda.handle|LOCAL_RANK|dist.barrier()//RuntimeError: CUDA error: invalid resource handle
 cuda.initialization|--gpus all|Last error://Cuda failure 'initialization error'
-cuda.argument|pin memory once|hipErrorHostMemoryAlreadyRegistered
 cuda.argument|pip uninstall xformers|CUDA error (xformers/third_party/flash-attention/hopper/a.h:180): invalid argument
-cuda.resources|fewer blocks|RuntimeError: CUDA error: too many blocks in cooperative launch
 cuda.illegal_access|2³¹|CUDA error: an illegal memory access was encountered//numel exceeds the int32 range
 cuda.no_kernel|Vulkan|LM Studio//CUDA error: no kernel image is available for execution on the device
-cusolver.failed|smaller batch|cupy.CUSOLVERError: CUSOLVER_STATUS_INVALID_VALUE
 hip.hang|power-cycle|amdgpu: [Hardware Error]: uncorrectable hardware errors//HW Exception by GPU node-2
 attention.kernel|-ctk f16|Unsupported KV type combination for head_size 128. Compile with GGML_CUDA_FA_ALL_QUANTS
 shm.open|max_map_count|RuntimeError: unable to mmap 96 bytes from file </torch_2341_12>: Cannot allocate memory (12)
@@ -350,7 +345,6 @@ xpu.none|newest graphics driver|>>> torch.xpu.is_available()//False//Arc A770, W
 kubernetes.insufficient|tolerations|0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: present}.
 kubernetes.plugin|nvidia-ctk|$ kubectl get pods -A//nvidia-device-plugin-daemonset-gf4qg 0/1 CrashLoopBackOff 9295
 setup.vgpu|ClientConfigToken|License Status                    : Unlicensed (Restricted)
-setup.vfio|lspci -nnk|vfio 0000:01:00.0: group 1 is not viable
 build.windows|x64 Native|nvcc//fatal error C1083: Cannot open include file: 'corecrt.h': No such file or directory
 import.extension|from its sources|ImportError: cannot import name '_C' from 'detectron2' (/d2/detectron2/__init__.py)
 llamacpp.cpu|unset the variable|msg="user overrode visible devices" ROCR_VISIBLE_DEVICES=0//compute id=cpu library=cpu

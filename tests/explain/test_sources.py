@@ -44,13 +44,9 @@ def test_a_message_of_a_source_gets_its_id(row: dict[str, str]) -> None:
 DOCUMENTED = ("xid.", "nvswitch.", "nvml.", "cuda.", "xpu.call")
 OTHERS = (
     "process.threads",
-    "shell.variable",
     "assert.library",
     "build.windows",
     "nvcc.old",
-    "import.architecture",
-    "import.module",
-    "compile.cache",
     "setup.",
     "windows.device",
     "build.setuptools",

@@ -19,20 +19,13 @@ import explain_corpus
 REST: dict[str, str] = {
     "build.torch": "src/ball_query.cpp:5:10: fatal error: THC/THC.h: No such file or directory",
     "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
-    "setup.vfio": "vfio-pci 0000:0a:00.0: not ready 65535ms after FLR; giving up",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
     "ModuleNotFoundError: No module named 'pkg_resources'",
     "crash.illegal": "import torch\nIllegal instruction (core dumped)",
     "comfyui.ended": "got prompt\nRequested to load FluxClipModel_\n\nC:\\ComfyUI>pause\nPress any key to continue",
-    "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
-    "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",
-    "import.module": "ModuleNotFoundError: No module named 'cuda.bindings'",
     "kubernetes.mps": "error waiting for MPS daemon: error checking MPS daemon health",
     "jax.versions": "Mismatched PJRT plugin PJRT API version (0.54) and framework PJRT API version 0.51).",
-    "import.architecture": "dlopen(/v/torch/lib/libtorch.dylib): (mach-o file, but is an incompatible architecture "
-    "(have "
-    "'x86_64', need 'arm64'))",
     "quant.extension": "ERROR:auto_gptq.nn_modules.qlinear.qlinear_exllama:exllama_kernels not installed.",
     "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "assert.library": "python3: /build/faiss/gpu/Tensor.cc:120: void copy(): Assertion `numElements == size' failed.",
@@ -56,8 +49,6 @@ REST: dict[str, str] = {
     "tensor.backend": (
         "NotImplementedError: Could not run 'torchcodec_ns::create_from_file' with arguments from the 'CUDA' backend."
     ),
-    "process.pickle": 'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
-    "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
     "crash.bus": "Bus error (core dumped)",
     "import.numpy": "RuntimeError: Numpy is not available",
     "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
@@ -70,14 +61,12 @@ REST: dict[str, str] = {
     "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "
     "(SIGABRT) "
     "received by PID 819025",
-    "shell.variable": "'CMAKE_ARGS' is not recognized as an internal or external command",
     "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
     "dist.mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
     "CollectiveFingerPrint(OpType=ALLREDUCE)",
     "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",
     "kernel.nouveau": "ERROR: The Nouveau kernel driver is currently in use by your system.",
     "setup.packages": " nvidia-driver-550 : Depends: libnvidia-gl-550 (= 550.90) but 550.120 is to be installed",
-    "setup.source": "E: Unable to locate package nvidia-container-toolkit",
     "windows.device": "GeForce RTX 4090: stopped this device because it has reported problems. (Code 43)",
     "power.loss": "My eGPU (RTX 4070) disconnects after five minutes of training.",
     "power.heat": "Driver temperature threshold met on GPU #1. Expect reduced performance.",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from event_recorder import Recorder
 
 from gpucheck.bench import concurrent
 from gpucheck.bench.buffers import room_for
@@ -16,7 +17,6 @@ from gpucheck.bench.transfer.work import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits
-from gpucheck.report.events import Recorder
 from gpucheck.report.facts import Facts
 
 pytestmark = pytest.mark.gpu

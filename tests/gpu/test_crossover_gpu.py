@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from event_recorder import Recorder
 from judged import run
 
 from gpucheck.bench.crossover import CrossoverOptions
 from gpucheck.bench.crossover.work import command
-from gpucheck.report.events import Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 

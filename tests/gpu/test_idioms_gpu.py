@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
+from event_recorder import Recorder
 
 from gpucheck.bench.buffers import BufferMemory, allocate_all, room_for
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Idiom, IdiomCalls, Setting, of_device
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Recorder
 from gpucheck.report.facts import Facts
 
 pytestmark = pytest.mark.gpu

@@ -6,11 +6,12 @@ import time
 
 import pytest
 import torch
+from event_recorder import Recorder
 
 from gpucheck.bench.transfer import judge
 from gpucheck.bench.transfer.work import peer
 from gpucheck.machine import inventory
-from gpucheck.report.events import Recorder, Skipped
+from gpucheck.report.events import Skipped
 
 pytestmark = pytest.mark.gpu
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from event_recorder import Recorder
 from judged import run
 
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import Dimension, MatmulOptions, work
 from gpucheck.bench.matmul.product import Grid, ProductCase
 from gpucheck.machine import accel
-from gpucheck.report.events import Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 

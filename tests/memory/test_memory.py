@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from event_recorder import Recorder
 from shown import shown
 
 from gpucheck.errors import CannotLook
@@ -18,7 +19,7 @@ from gpucheck.memory import command as memory
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.render import text
-from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
+from gpucheck.report.events import Answered, Judged, Notice, Started
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from broken_device import COUNT, Counting
+from event_recorder import Recorder
 from torch import nn
 from torch.nn import functional
 
@@ -26,7 +27,7 @@ from gpucheck.machine import host as machine_host
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.choose import UsableDevices
 from gpucheck.messages import FIX
-from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
+from gpucheck.report.events import Failed, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_recorder import Recorder
 from stressed import device as answer
 from stressed import environment, facts
 
@@ -19,7 +20,7 @@ from gpucheck.cli import session
 from gpucheck.cli.commands import Common
 from gpucheck.machine.child import LineChild
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.events import Event, Progress, Recorder
+from gpucheck.report.events import Event, Progress
 from gpucheck.report.facts import Driver, Ecc, Facts, Link
 from gpucheck.report.report import Collector, Report
 from gpucheck.stress import command as command_module

@@ -23,7 +23,7 @@ class RepeatOptions:
     runs: int | None = option(
         "Run in N new processes, each with its own time budget.",
         metavar="N",
-        parse=units.WholeNumber(largest=1000),  # these take hours, so a larger number is a typing error
+        parse=units.Integer(largest=1000),  # these take hours, so a larger number is a typing error
         shown="1, with --baseline 7",
         group=TIME,
     )

@@ -58,12 +58,12 @@ def _foreign_memory(evidence: Evidence) -> Signs | None:
     if not taken:
         return None
     used = {name: card.memory_used_bytes or 0 for name, card in taken.items()}
-    message = joined_messages(
+    text = joined_messages(
         [(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()]
     )
     if not all(map(_is_for_a_screen, taken.values())):
-        return Signs(message, used)
-    return Signs(message, used, verdict="info", title="the desktop uses GPU memory")
+        return Signs(text, used)
+    return Signs(text, used, verdict="info", title="the desktop uses GPU memory")
 
 
 def _holders(card: Device) -> str:
@@ -409,8 +409,8 @@ def _not_run(evidence: Evidence) -> Signs | None:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
     if not reasons and load.outcome == "ran":
         return None
-    message = joined_messages(list(reasons.items()))
-    return Signs(message or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
+    text = joined_messages(list(reasons.items()))
+    return Signs(text or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 
 def _unread_load(evidence: Evidence) -> Signs | None:
@@ -419,11 +419,11 @@ def _unread_load(evidence: Evidence) -> Signs | None:
         unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
         if lost := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
             missing[card.device] = lost
-    message = [
+    text = [
         f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
         for card, names in missing.items()
     ]
-    return Signs("; ".join(message), {"unread": missing}) if missing else None
+    return Signs("; ".join(text), {"unread": missing}) if missing else None
 
 
 LOAD: tuple[Condition, ...] = (

@@ -44,18 +44,16 @@ def absent(evidence: Evidence) -> tuple[str, Signs] | None:
     if rejected := evidence.logged(r"Loading of .*module.* rejected|Key was rejected by service"):
         return "driver.signature_rejected", Signs(rejected[-1], {"log": rejected, "secure_boot": stack.secure_boot})
     if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
-        message = f"nvidia.ko is on disk for {', '.join(stack.built_for)}, but the running kernel is {stack.running}"
+        text = f"nvidia.ko is on disk for {', '.join(stack.built_for)}, but the running kernel is {stack.running}"
         fix = (
             f"sudo apt install linux-headers-{stack.running} && sudo dkms autoinstall, then sudo modprobe nvidia "
             "(Debian, Ubuntu; elsewhere reinstall the driver's package for this kernel)"
         )
-        return "driver.other_kernel", Signs(
-            message, {"built_for": list(stack.built_for), "running": stack.running}, fix
-        )
+        return "driver.other_kernel", Signs(text, {"built_for": list(stack.built_for), "running": stack.running}, fix)
     if stack.built_for and stack.secure_boot:
-        message = "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot"
+        text = "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot"
         title = "NVIDIA's module is not loaded, and Secure Boot is on"
-        return "driver.signature_rejected", Signs(message, {"secure_boot": True}, certainty="hint", title=title)
+        return "driver.signature_rejected", Signs(text, {"secure_boot": True}, certainty="hint", title=title)
     if stack.built_for:
         return "driver.not_loaded", on_the_bus(f"the module is not loaded, and its file is for {stack.running}")
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
@@ -121,10 +119,8 @@ def _open_needed(evidence: Evidence) -> Signs | None:
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
     where = ", ".join(gpu.address for gpu in new)
-    message = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
-    return Signs(
-        message, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None
-    )
+    text = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
+    return Signs(text, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None)
 
 
 def _not_started(evidence: Evidence) -> Signs | None:
@@ -332,9 +328,9 @@ def _masked(evidence: Evidence) -> tuple[str, Signs] | None:
     details = {MASK: value, "shown": shown, "by_cuda_rules": len(reading.shown)}
 
     def seen(effect: str, certainty: Certainty | None = None) -> Signs:
-        message = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in reading.entries)}"
+        text = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in reading.entries)}"
         # Slurm sets NoDevFiles for a job without GPUs, so the GPUs here belong to other jobs.
-        return Signs(message, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
+        return Signs(text, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
 
     if not shown and evidence.driver.cuinit_code == REFUSED:
         # If the mask names existing GPUs, it may be refused for another reason.

@@ -42,16 +42,16 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
         return None
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if not evidence.in_container:
-        message = f"the module is loaded, but {CONTROL} does not exist"
-        return ("driver.nodes_missing", Signs(message, {"kernel_module_loaded": True})) if evidence.gpus else None
+        text = f"the module is loaded, but {CONTROL} does not exist"
+        return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.gpus else None
     details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
-    message, title = (
+    text, title = (
         f"the host's kernel runs NVIDIA's module, but {', '.join(nodes) or 'nothing'} of it is in /dev",
         None,
     )
     if value in KEPT_OUT:
-        message, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
-    return "container.no_gpu", Signs(message, details, fixes.start_with_gpus(evidence.host), title=title)
+        text, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
+    return "container.no_gpu", Signs(text, details, fixes.start_with_gpus(evidence.host), title=title)
 
 
 def _denied(evidence: Evidence) -> Signs | None:
@@ -65,8 +65,8 @@ def _denied(evidence: Evidence) -> Signs | None:
     if not paths:
         return None
     fix = f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
-    message = f"this user has no permission to read and write {', '.join(paths)}"
-    return Signs(message, {"denied": paths}, fix if evidence.in_container else None)
+    text = f"this user has no permission to read and write {', '.join(paths)}"
+    return Signs(text, {"denied": paths}, fix if evidence.in_container else None)
 
 
 def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
@@ -81,12 +81,12 @@ def _refused(evidence: Evidence) -> Signs | None:
     if not refused:
         return None
     names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items())
-    message = f"the permissions of the nodes allow it, but opening {names} is refused"
+    text = f"the permissions of the nodes allow it, but opening {names} is refused"
     details = {"refused": list(refused), "nvml_code": evidence.driver.nvml_code}
     if not evidence.in_container:
-        return Signs(message, details, fixes.ASK_THE_SCHEDULER)
+        return Signs(text, details, fixes.ASK_THE_SCHEDULER)
     proven = 999 in (evidence.driver.nvml_code, evidence.driver.cuinit_code)
-    return Signs(message, details, certainty="proof" if proven else None)
+    return Signs(text, details, certainty="proof" if proven else None)
 
 
 def _stale(evidence: Evidence) -> Signs | None:
@@ -113,8 +113,8 @@ def _wsl_shadowed(evidence: Evidence) -> Signs | None:
         return None
     if path is None or "/usr/lib/wsl/" in path or "/stubs/" in path:
         return None
-    message = f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib"
-    return Signs(message, {"libcuda": path}, certainty="proof" if evidence.libcuda_version is not None else None)
+    text = f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib"
+    return Signs(text, {"libcuda": path}, certainty="proof" if evidence.libcuda_version is not None else None)
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
@@ -133,8 +133,8 @@ def _no_compute(evidence: Evidence) -> Signs | None:
         return None
     asked = evidence.value(CAPABILITIES)
     left_out = asked is not None and not {"compute", "all"} & set(asked.replace(" ", "").split(","))
-    message = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml exists, but libcuda does not"
-    return Signs(message, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
+    text = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml exists, but libcuda does not"
+    return Signs(text, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
 
 
 NODES = on(
@@ -297,9 +297,9 @@ def _compat(evidence: Evidence) -> Signs | None:
         return None
     given = from_variable(evidence, path)
     through = f", through LD_LIBRARY_PATH ({given})" if given is not None else ""
-    message = f"{path} is loaded with the kernel module {driver.kernel_module_version or 'of unknown version'}{through}"
+    text = f"{path} is loaded with the kernel module {driver.kernel_module_version or 'of unknown version'}{through}"
     title = "forward compatibility is not supported on this GPU" if driver.cuinit_code == 804 else None
-    return replace(answered(evidence, message), title=title)
+    return replace(answered(evidence, text), title=title)
 
 
 def from_variable(evidence: Evidence, path: str | None) -> str | None:
@@ -331,12 +331,12 @@ def _other_version(evidence: Evidence) -> Signs | None:
         return None
     if versions is None and not (code == 803 and given is not None):
         return None
-    message = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
+    text = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
     brought = f"LD_LIBRARY_PATH brought libcuda from {given}" if given is not None else ""
     fix = fixes.out_of_library_path([given]) if given is not None else None
     certainty: Certainty | None = "proof" if versions is not None and code == 803 else None
-    message = "; ".join(filter(None, (message, brought)))
-    return answered(evidence, message, fix=fix, certainty=certainty, LD_LIBRARY_PATH=given)
+    text = "; ".join(filter(None, (text, brought)))
+    return answered(evidence, text, fix=fix, certainty=certainty, LD_LIBRARY_PATH=given)
 
 
 def _mismatch(evidence: Evidence) -> Signs | None:
@@ -360,10 +360,10 @@ def _mismatch(evidence: Evidence) -> Signs | None:
     elif loaded and module and are_mixed_packages(loaded, module):
         fix = ONE_VERSION
     who = f"NVML returns {DRIVER_MISMATCH}" if driver.nvml_code == DRIVER_MISMATCH else "cuInit returns 803"
-    message = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
+    text = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
     # Torch works if CUDA works, and only NVML's figures are missing.
-    return Signs(message, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
+    return Signs(text, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
 
 
 def _no_nvml(evidence: Evidence) -> Signs | None:

@@ -26,9 +26,9 @@ BLOCKED = 17
 
 def _nvml_error(evidence: Evidence) -> Signs:
     driver = evidence.driver
-    message = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
+    text = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     details = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    return Signs(message, details, verdict="warn" if evidence.cuda_works else None)
+    return Signs(text, details, verdict="warn" if evidence.cuda_works else None)
 
 
 _REINSTALL = "reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)"
@@ -125,8 +125,8 @@ def refusing(evidence: Evidence) -> list[Device]:
 
 
 def _busy(evidence: Evidence) -> Signs | None:
-    message, fix, details = _held(refusing(evidence))
-    return Signs(message, details, fix) if message else None
+    text, fix, details = _held(refusing(evidence))
+    return Signs(text, details, fix) if text else None
 
 
 NVML = on(
@@ -224,10 +224,10 @@ def _no_answer(evidence: Evidence) -> Signs | None:
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
         return None
-    message = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
+    text = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
     details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error, "torch_not_awaited": probe.not_awaited}
     title, fix = ("CUDA's driver crashes its process", _REINSTALL) if crashed else (None, None)
-    return Signs(message, details, fix, title=title)
+    return Signs(text, details, fix, title=title)
 
 
 def _no_memory_node(evidence: Evidence) -> Signs | None:
@@ -236,16 +236,16 @@ def _no_memory_node(evidence: Evidence) -> Signs | None:
     if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
     unloaded = stack.modules is not None and "nvidia_uvm" not in stack.modules
-    message = f"/dev/nvidiactl exists, but /dev/nvidia-uvm does not{', nor is nvidia_uvm loaded' * unloaded}"
+    text = f"/dev/nvidiactl exists, but /dev/nvidia-uvm does not{', nor is nvidia_uvm loaded' * unloaded}"
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if unloaded else None
     if evidence.in_container:
         fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
-    return answered(evidence, message, fix=fix, nvidia_uvm_loaded=not unloaded)
+    return answered(evidence, text, fix=fix, nvidia_uvm_loaded=not unloaded)
 
 
 def _unknown_error(evidence: Evidence) -> Signs | None:
-    message = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
-    return answered(evidence, message) if _no_memory_node(evidence) is None else None
+    text = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
+    return answered(evidence, text) if _no_memory_node(evidence) is None else None
 
 
 def _not_initialised(evidence: Evidence) -> Signs:
@@ -268,10 +268,10 @@ def _no_device(evidence: Evidence) -> Signs | None:
     if masked or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
-    message, fix = f"NVML lists {listed}" if listed else "NVML lists none either", None
+    text, fix = f"NVML lists {listed}" if listed else "NVML lists none either", None
     if value is not None and not uuids:
-        message, fix = f"{MASK}={value!r} may hide it: NVML lists none to compare", f"unset {MASK}"
-    return answered(evidence, message, fix=fix, nvml_count=listed)
+        text, fix = f"{MASK}={value!r} may hide it: NVML lists none to compare", f"unset {MASK}"
+    return answered(evidence, text, fix=fix, nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Signs | None:
@@ -280,8 +280,8 @@ def _empty_mig(evidence: Evidence) -> Signs | None:
     if not whole or len(empty) < len(whole):
         return None
     uuids = [card.uuid for card in empty]
-    message = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
-    return answered(evidence, message, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
+    text = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
+    return answered(evidence, text, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
 
 
 def _mig_fix(cards: str) -> str:
@@ -297,13 +297,13 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 def _unavailable(evidence: Evidence) -> Signs:
     """Report error 46: GPUs in exclusive or prohibited mode, else a licence or a partition may be the cause."""
-    message, fix, details = _held([card for card in evidence.cards if _is_held(card)])
-    if not message:
+    text, fix, details = _held([card for card in evidence.cards if _is_held(card)])
+    if not text:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
         return answered(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)
     proven = "prohibited" in details["compute_modes"]
     certainty: Certainty | None = "proof" if proven else "strong" if details["pids"] else None
-    return answered(evidence, message, fix=fix, certainty=certainty, **details)
+    return answered(evidence, text, fix=fix, certainty=certainty, **details)
 
 
 def _fabric(evidence: Evidence) -> Signs | None:

@@ -250,10 +250,6 @@ ADVICE: tuple[Advice, ...] = (
         r"in from_pretrained\b[\s\S]*in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: these releases do not fit each other",
     ),
-    of("oom.cuda", "oom.hip")(
-        lambda facts: "server" in facts.names and facts.holds(r"--speculative|speculative_config"),
-        "start it without speculative decoding first: the draft model takes memory too",
-    ),
     of("oom.vllm")(
         r"alloc_req_slots|warming up sampler|mamba cache blocks",
         "fewer requests at once: vLLM --max-num-seqs 256 or less (SGLang --max-running-requests); for more slots or "
@@ -270,11 +266,6 @@ ADVICE: tuple[Advice, ...] = (
         "a smaller batch and input first: memory is usually full (nvidia-smi shows who else holds it; export FLAGS_"
         "allocator_strategy=auto_growth); else paddle.utils.run_check(), and a Paddle for the CUDA in nvidia-smi",
     ),
-    of("dist.set_device")(
-        r"offloading enabled has parameters on|materialized on cpu when enabling cpu offload",
-        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
-        title="a module whose parameters FSDP keeps on the CPU is on the GPU",
-    ),
     of("cuda.fork")(
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
         "restart the notebook's kernel, and touch the GPU only in the function that is launched: no .to('cuda'), "
@@ -289,17 +280,6 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.handle")(
         r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
-    ),
-    of("cuda.argument")(
-        r"already mapped|memory_?(?:already|not)_?registered",
-        "pin memory once: no pin_memory() or cudaHostRegister of memory that another call or library has pinned",
-        title="host memory was pinned twice, or unpinned without being pinned",
-        certainty="strong",
-    ),
-    of("cuda.resources")(
-        r"too many blocks in cooperative launch|cooperative_?launch_?too_?large",
-        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU",
-        title="a cooperative kernel needs more blocks at once than the GPU runs",
     ),
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
@@ -421,12 +401,6 @@ ADVICE: tuple[Advice, ...] = (
         r"unsupported kv type combination|ggml_cuda_fa_all_quants|operation \(cpy",
         "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
         title="llama.cpp's backend has no code, or was built without it, for this type of cache",
-    ),
-    of("cusolver.failed")(
-        r"cusolver_status_invalid_value",
-        "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
-        "call; in torch torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        title="cuSOLVER does not take a matrix or batch of this size",
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",

@@ -654,7 +654,7 @@ _READINGS: tuple[Reading, ...] = (
     *(Reading("nccl.shared_memory", pattern, says, then, in_line=True) for pattern, says, then, _ in _SEGMENTS),
     *(Reading("shm.open", pattern, says, then, in_line=True) for pattern, says, _, then in _SEGMENTS),
     Reading(
-        ("build.header", "import.module"),
+        "build.header",
         (r"No module named \W?(?P<name>[\w.]+)", r"fatal error: \W?(?P<name>[\w./+-]+\.h\w*)"),
         "{name} is not found",
         lambda found: next((then for name, then in _BRINGS.items() if re.match(name, found["name"])), ""),

@@ -95,13 +95,6 @@ TEXTS: tuple[Condition, ...] = (
         "make the last layer larger or renumber them (labels from 1: target - 1; padding: ignore_index)",
     ),
     proof(
-        "assert.bce",
-        "binary cross entropy got a value outside 0 to 1",
-        r"input_val >= zero && input_val <= one|all elements of (input|target) should be between 0 and 1",
-        meaning="binary_cross_entropy wants probabilities: a sigmoid is missing, or a value is NaN.",
-        fix="use binary_cross_entropy_with_logits, and look for NaN with torch.isfinite(x).all()",
-    ),
-    proof(
         "assert.probabilities",
         "sampling got probabilities that are infinite, NaN or negative",
         r"probability tensor contains either [`']?inf|invalid multinomial distribution",
@@ -481,14 +474,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",
         follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
-    ),
-    proof(
-        "hip.mask",
-        "variables that choose AMD GPUs contradict each other",
-        r"Inconsistent GPU visibility env vars|HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
-        r"Please use \S+ instead of ROCR_VISIBLE_DEVICES",
-        meaning="ROCR_VISIBLE_DEVICES hides GPUs first; HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES number the rest.",
-        fix="set HIP_VISIBLE_DEVICES alone, and unset the others",
     ),
     hint(
         "torch.internal",

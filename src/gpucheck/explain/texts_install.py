@@ -180,16 +180,6 @@ TEXTS: tuple[Condition, ...] = (
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
         r"nvcc was not found",
     ),
-    proof(
-        "import.architecture",
-        "torch, or another package, is built for another processor than this Python",
-        meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
-        fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
-        "print arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip "
-        "install --no-cache-dir the packages again",
-        common=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
-        beside=_TORCHS + r"|onnxruntime|numpy",
-    ),
     hint(
         "import.torch_too_old",
         "a package needs another version of torch",
@@ -238,14 +228,6 @@ TEXTS: tuple[Condition, ...] = (
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found|(GLIBCXX|CXXABI)_[\d.]+'? not found",
         ),
         beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
-    ),
-    proof(
-        "shell.variable",
-        "Windows's shell does not know VARIABLE=value before a command",
-        r"\b((CUDA|TORCH|PYTORCH|HSA|HIP|NCCL|GGML|OLLAMA|VLLM|CMAKE_ARGS|FORCE_C|MAX_JOBS)\w*)(=\S{0,80})? is not "
-        r"recognized as (an internal|the name of a)",
-        meaning="That form is for the shells of Linux and macOS.",
-        fix="in cmd set VARIABLE=value (without quotes), in PowerShell $env:VARIABLE='value'; then the command",
     ),
     strong(
         "import.dll",
@@ -356,14 +338,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
     ),
     strong(
-        "compile.cache",
-        "processes or releases of Triton disturb each other in its cache",
-        r"FileNotFoundError: .{0,30}No such file or directory: \S{0,90}triton\S{0,150}(\.tmp\.|cache/)",
-        meaning="A temporary file is gone: several processes compiled one kernel at once, or the disk is shared.",
-        fix="rm -r ~/.triton/cache, then TRITON_CACHE_DIR on a local disk, another one for each process; a newer "
-        "release of the server or of Triton keeps its processes apart",
-    ),
-    strong(
         "build.header",
         "the compiler does not find a header",
         meaning="That is the cause; the errors below it only pass it on.",
@@ -375,14 +349,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Python)\.h)[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
         ),
         follows=("nvcc.", "compile.python_h", "compile.cuda_h", "build.torch"),
-    ),
-    strong(
-        "import.module",
-        "a Python package of the CUDA stack is not installed",
-        r"No module named '?(cuda|cupy|pynvml|pycuda|deep_gemm|deep_ep|flashinfer|sgl_kernel|tensorrt|"
-        r"transformer_engine|amdsmi|cutlass)\b",
-        meaning="Python does not find it in the environment that runs the program.",
-        fix="python -m pip install PACKAGE with the interpreter that runs the program",
     ),
     hint(
         "compile.backend",

@@ -440,15 +440,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
     ),
     strong(
-        "nccl.efa",
-        "NCCL's plugin finds no EFA device",
-        r"NET/OFI .{0,120}(No eligible providers|couldn'?t find|No EFA|failed|Unable to)",
-        r"No EFA devices? (were |was )?(found|available)|aws-ofi-nccl initialization failed",
-        meaning="Elastic Fabric Adapter is AWS's network.",
-        fix="fi_info -p efa where the program runs has to list the devices: docker --device=/dev/infiniband/uverbs0, "
-        "in Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over sockets",
-    ),
-    strong(
         "ray.resources",
         "Ray has no node with the GPUs that were asked for",
         r"No available node types can fulfill resource request|placement group creation timed out|resource request "
@@ -571,16 +562,6 @@ TEXTS: tuple[Condition, ...] = (
         "on the GPU, where torch.cuda.is_available() is True; a type that the GPU lacks: bfloat16 or float32",
     ),
     proof(
-        "tensor.float8_shape",
-        "a float8 matrix product got a size that is not a multiple of 16",
-        r"Expected (trailing dimension|both dimensions) of mat\d to be divisible by \d+",
-        r"FP8 execution requires .{0,60}divisible by|must be a multiple of \d+ when using quantized inputs",
-        r"(fp8|float8|mxfp8|nvfp4)\b.{0,80}(divisible by|multiples? of) (8|16|32|128)\b",
-        meaning="Rows × features of input and weight have to be multiples of 16 (blockwise formats: 32 or 128).",
-        fix="pad the batch × sequence and the layer to a multiple of 16 (the vocabulary too), or leave that layer in "
-        "bfloat16 (torchao: module_filter_fn); data type and GPU are fine",
-    ),
-    proof(
         "tensor.numpy",
         "a tensor on a device was given to NumPy",
         r"can'?t convert .{1,12} device type tensor to numpy|can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
@@ -608,13 +589,6 @@ TEXTS: tuple[Condition, ...] = (
         "(torchvision: pip list | grep -i torch, both with or both without +cu…); an operation of aten:: is of "
         "torch: x.cpu() for that call, a sparse tensor first .to_dense()",
         follows=("xformers.setup", "import.nms"),
-    ),
-    proof(
-        "tensor.magma",
-        "this torch has no MAGMA, which an operation of linear algebra needs on the GPU",
-        r"requires compiling PyTorch with MAGMA|PyTorch (was )?compiled without MAGMA|built with MAGMA support",
-        meaning="PyTorch's wheels for CUDA on x86-64 have it; other builds, also your own, often lack it.",
-        fix='x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
     ),
     proof(
         "tensor.load",

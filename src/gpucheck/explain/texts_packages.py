@@ -96,15 +96,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
         common=(r"\b(DataLoader|num_workers)\b.{0,60}\b(hangs?|stuck|freez\w+|deadlocks?)\b",),
     ),
-    proof(
-        "process.pickle",
-        "an object cannot be passed to a child process",
-        r"torch/multiprocessing/reductions?\.py.{0,400}pickle",
-        meaning="With spawn the dataset, collate_fn and hooks are pickled: no lambda, no local function, no open file.",
-        fix="move the function to the module's top level",
-        common=(r"Can'?t (pickle|get) local object|Can'?t pickle <(function|class)|cannot pickle '?[\w.]+'? object",),
-        beside=_TORCH,
-    ),
     strong(
         "process.threads",
         "the system cannot start more threads",
@@ -269,13 +260,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process.",
         fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
         'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
-    ),
-    proof(
-        "deepspeed.offload",
-        "an optimizer for the CPU got parameters that are on the GPU",
-        r"CPU(Adam|Adagrad|Lion) param is on",
-        meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
-        fix='"offload_optimizer": {"device": "cpu"} under zero_optimization; without it FusedAdam or torch.optim.AdamW',
     ),
     strong(
         "deepspeed.zero3",

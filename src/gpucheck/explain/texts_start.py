@@ -641,16 +641,6 @@ TEXTS: tuple[Condition, ...] = (
         "the two sources out of /etc/apt/sources.list.d (apt-cache policy nvidia-driver-580 shows them), sudo apt-get "
         "update && sudo ubuntu-drivers install; the toolkit is cuda-toolkit-X-Y (the package cuda brings a driver)",
     ),
-    proof(
-        "setup.source",
-        "the package manager does not have NVIDIA's repository, or an old key of it",
-        r"(Unable to locate package|No match for argument:) (nvidia-(container-toolkit|docker2?|driver-\d)|cuda\b|"
-        r"libcudnn|libnccl)|NO_PUBKEY (A4B469963BF863CC|DDCAE044F796ECB0|F60F4B3D7FA2AF80)",
-        meaning="CUDA and the container toolkit have separate repositories; CUDA's changed its key in 2022.",
-        fix="CUDA, cuDNN: install NVIDIA's cuda-keyring_1.1-1_all.deb for this system (sudo apt-key del 7fa2af80, and "
-        "the old line out of /etc/apt/sources.list.d); the container toolkit: the commands of its installation guide, "
-        "which add nvidia.github.io/libnvidia-container and its key; then sudo apt-get update and the command again",
-    ),
     strong(
         "setup.vgpu",
         "the virtual GPU (vGPU) has no license, or its guest driver is not of the host's vGPU release",
@@ -659,15 +649,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Without a license a vGPU slows down after 20 minutes, and CUDA may refuse to start.",
         fix="in the guest the license server's token in /etc/nvidia/ClientConfigToken, then sudo systemctl restart "
         "nvidia-gridd (nvidia-smi -q | grep -i license); drivers of one vGPU release in guest and host",
-    ),
-    strong(
-        "setup.vfio",
-        "the host cannot pass the GPU to a virtual machine: its IOMMU group, another driver, or a failed reset",
-        r"\bgroup \d+ is not viable|\bvfio\b.{0,80}(not ready \d+ms|stuck in D3|failed to (bind|open)|busy)",
-        r"cannot prepare PCI pass-through, IOMMU not present|No IOMMU detected, please|error getting device from group",
-        meaning="All devices of one IOMMU group go to one virtual machine, each with the driver vfio-pci on the host.",
-        fix="VT-d or AMD-Vi on in the firmware (Intel also intel_iommu=on), options vfio-pci ids=10de:… (GPU and audio "
-        "in lspci -nn) in /etc/modprobe.d, a reboot: lspci -nnk shows vfio-pci; after a failed reset power it off",
     ),
     strong(
         "windows.device",

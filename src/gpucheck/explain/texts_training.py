@@ -67,14 +67,6 @@ TEXTS: tuple[Condition, ...] = (
         fix='load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in state.items()}); '
         "where the model is wrapped and the file is not: model.module.load_state_dict(state)",
     ),
-    proof(
-        "fsdp.requires_grad",
-        "FSDP joins frozen and trained parameters in one unit",
-        r"uniform \W?requires_grad",
-        meaning="Without use_orig_params a unit is one flat parameter, trained as a whole or not at all.",
-        fix="use_orig_params=True (accelerate: fsdp_use_orig_params: true), or FSDP 2; for LoRA without it "
-        "peft.utils.other.fsdp_auto_wrap_policy(model), which puts the adapters in separate units",
-    ),
     strong(
         "dist.sharded",
         "a sharded parameter was used, or loaded, while it was not gathered (FSDP, ZeRO-3)",
@@ -96,14 +88,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each step wants scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
         fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step: 0 means frozen, unused, or "
         "another model's optimizer; else only one scaler (Accelerate and the Trainer bring theirs)",
-    ),
-    proof(
-        "amp.bce",
-        "binary cross entropy of probabilities is not allowed under autocast",
-        r"binary_cross_entropy and torch\.nn\.BCELoss are unsafe to autocast",
-        meaning="In float16 log(p) of a small probability is infinite.",
-        fix="BCEWithLogitsLoss (binary_cross_entropy_with_logits) without the sigmoid before it; or that loss in "
-        'torch.autocast("cuda", enabled=False) with x.float()',
     ),
     strong(
         "optimizer.state",
@@ -139,15 +123,6 @@ TEXTS: tuple[Condition, ...] = (
         beside=r"torch|megatron|deepspeed|horovod|\bnccl|tensorflow|nemo\b",
     ),
     strong(
-        "dist.hostfile",
-        "DeepSpeed's launcher does not reach the other machines",
-        r"launcher '?pdsh'? not installed|host \S+ was not reachable via ssh",
-        meaning="It starts the processes of each host in the hostfile by pdsh and ssh, without asking for a password.",
-        fix="sudo apt-get install pdsh; ssh HOST nvidia-smi -L from the first machine has to work without a password, "
-        "with the same paths on each host; or torchrun --nnodes on each machine",
-        common=(r"pdsh@\S+: \S+: ssh exited with exit code",),
-    ),
-    strong(
         "slurm.ended",
         "Slurm ended the job: its time limit, a preemption or a failed node",
         r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
@@ -155,14 +130,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB "
         "--format=State,Elapsed,Timelimit shows which",
         follows=("nccl.", "oom.", "cuda.", "xid.", "dist."),
-    ),
-    proof(
-        "torch.deterministic",
-        "an operation is not deterministic, which the program demands",
-        r"not deterministic because it uses CuBLAS|does not have a deterministic implementation, but you set",
-        meaning="torch.use_deterministic_algorithms(True), or Lightning's deterministic=True, forbids it.",
-        fix="export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts, which cuBLAS needs; for another operation "
-        'torch.use_deterministic_algorithms(True, warn_only=True) (Lightning: deterministic="warn")',
     ),
     strong(
         "xla.cuda_data",
@@ -185,13 +152,5 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
             r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b",
         ),
-    ),
-    hint(
-        "numerics.linalg",
-        "a matrix could not be decomposed: it holds NaN, or is singular or not positive definite",
-        r"\b_?LinAlgError: (linalg\.)?(svd|eigh?|cholesky|inv|solve|lstsq)\w*\b.{0,200}(converge|singular|positive)",
-        meaning="Usually the training diverged before, or float32 (TF32) is too narrow for this matrix.",
-        fix="where torch.isfinite(a).all() fails: a lower learning rate; else a.double(), or a + 1e-6 * torch.eye(n)",
-        follows=("xid.", "oom."),
     ),
 )

@@ -61,7 +61,7 @@ class FleetCheckOptions(Selecting):
     devices: int | None = option(
         "GPUs that the node must have; 0 for a node without any.",
         metavar="N",
-        parse=units.WholeNumber(0),
+        parse=units.Integer(0),
         shown="at least 1",
     )
     within_s: float = option(
@@ -120,9 +120,7 @@ class FleetJudgeOptions:
         parse=units.parse_duration,
         group=TIME,
     )
-    devices: int | None = option(
-        "GPUs that every node must have.", metavar="N", parse=units.WholeNumber(0), group=LIMITS
-    )
+    devices: int | None = option("GPUs that every node must have.", metavar="N", parse=units.Integer(0), group=LIMITS)
     max_bad: float = option(
         "If more nodes than this are only slow or silent, suspect the check and do not list them.",
         0.05,

@@ -47,9 +47,9 @@ class ModelOptions:
     dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE", choices=FLOATING)
     amp: str | None = option("Mixed precision with autocast: bfloat16 or float16.", metavar="DTYPE", choices=AMP)
     batch_size: int = option(
-        "Samples in a batch.", BATCH_SIZE, metavar="N", parse=units.WholeNumber(), shown=str(BATCH_SIZE)
+        "Samples in a batch.", BATCH_SIZE, metavar="N", parse=units.Integer(), shown=str(BATCH_SIZE)
     )
-    depth: int = option("Levels of the tree to show.", DEPTH, metavar="N", parse=units.WholeNumber(), shown=str(DEPTH))
+    depth: int = option("Levels of the tree to show.", DEPTH, metavar="N", parse=units.Integer(), shown=str(DEPTH))
 
     def check(self) -> None:
         """Raise UsageError for a mistake that is visible without torch, and TargetError for a missing file."""
@@ -179,7 +179,7 @@ class RunOptions:
     trace: int | None = option(
         "Trace N steps in detail: which lines create and keep memory. Slows these steps.",
         metavar="N",
-        parse=units.WholeNumber(largest=1000),
+        parse=units.Integer(largest=1000),
     )
 
     hang_after_s: float | None = option(
@@ -201,7 +201,7 @@ class RunOptions:
         "With --dry: end each loop over a DataLoader after N rounds, and the program after 3N optimizer steps.",
         shown=str(STEPS),
         metavar="N",
-        parse=units.WholeNumber(largest=1_000_000),
+        parse=units.Integer(largest=1_000_000),
     )
     no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
 

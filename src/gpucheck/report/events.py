@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpucheck.report.facts import Device, Facts
@@ -118,13 +118,3 @@ class Finished:
 WorkEvent = Planned | Began | Progress | Measured | Trial | Skipped | Failed | Finished
 Event = Started | Opened | WorkEvent | Judged | Answered | Notice
 Emit = Callable[[Event], None]
-
-
-@dataclass(slots=True)
-class Recorder:
-    """An `Emit` that keeps all events, in order."""
-
-    events: list[Event] = field(default_factory=list)
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)

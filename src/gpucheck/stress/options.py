@@ -100,7 +100,7 @@ class StressOptions(Selecting):
         "Seed of all data: the same seed gives the same results.",
         0,
         metavar="N",
-        parse=units.WholeNumber(smallest=0),
+        parse=units.Integer(smallest=0),
         shown="0",
     )
     only: tuple[str, ...] = options.only("kinds of work")

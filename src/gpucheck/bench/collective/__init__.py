@@ -57,7 +57,7 @@ class CollectiveOptions(Selecting):
     ranks: int | None = option(
         "Processes to start: one for each of the first N GPUs, or N on the CPU.",
         metavar="N",
-        parse=units.WholeNumber(2, MOST_RANKS),
+        parse=units.Integer(2, MOST_RANKS),
         shown="every GPU; on a CPU 2",
     )
     limit_s: float = option(

@@ -15,7 +15,7 @@ Shape = tuple[int, int, int]
 
 # No tensor that fits a machine has a larger dimension.
 LARGEST_SIDE = 2**24
-_SIDE = units.WholeNumber(1, LARGEST_SIDE)
+_SIDE = units.Integer(1, LARGEST_SIDE)
 _SIDES = _SIDE.range
 
 

@@ -45,7 +45,7 @@ _MOST_ROWS, _MOST_TEXT = 50, 500
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
-_simulation: engine.Simulation
+_sim: engine.Simulation
 _simulated = contextlib.ExitStack()
 _steps = _began_ns = 0
 _trains = False
@@ -58,7 +58,7 @@ _EARLY = (
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
     """Start the simulation and the counting. `asked` has the options, with the fields of an `options.SimulatedGpu`."""
-    global _simulation, _steps, _began_ns
+    global _sim, _steps, _began_ns
     _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
@@ -72,17 +72,15 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     )
     # Each process of a machine has its own GPU there under torchrun.
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
-    _simulation = engine.Simulation(placements=Placements(memory), gpu=device, has_values=asked["values"], count=count)
-    if not _simulation.has_values:
+    _sim = engine.Simulation(placements=Placements(memory), gpu=device, has_values=asked["values"], count=count)
+    if not _sim.has_values:
         # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects.
         torch.__future__.set_swap_module_params_on_conversion(True)
         # Without values there is nothing to validate, and an assumed value would fail the validation.
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
-    _simulation.in_fork = lambda place, text: counters.write_of_fork(
-        shared, cells, str(place or "an unknown line"), text
-    )
-    made = _simulated.enter_context(simulated_cuda.simulated(_simulation))
+    _sim.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
+    made = _simulated.enter_context(simulated_cuda.simulated(_sim))
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
     _simulated.enter_context(engine.replaced(_substitutes()))
@@ -94,10 +92,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         if callable(counting):
             made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
-    hooks.is_pinned = _simulation.placements.is_pinned
+    hooks.is_pinned = _sim.placements.is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
-    if not _simulation.has_values:
+    if not _sim.has_values:
         hooks._follow = lambda *args: None  # it would keep references to moved tensors, which must be swapped
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, _note_iterator))
@@ -153,7 +151,7 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 def _device_of(tensor: Any) -> str | None:
     """Return the kind of simulated device of a tensor, as `run` names it; None for the host's."""
     with memory_peaks.unseen():
-        device = None if _simulation.here.inside else _simulation.placements.device(tensor)
+        device = None if _sim.here.inside else _sim.placements.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
@@ -223,10 +221,10 @@ def _sending(original: Any) -> Any:
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
         with memory_peaks.unseen():
-            on_host = [x for x in engine.tensors_in([*args, kwargs]) if _simulation.placements.device(x) == CPU]
+            on_host = [x for x in engine.tensors_in([*args, kwargs]) if _sim.placements.device(x) == CPU]
             if on_host and group in torch_private.need(_OF_GROUPS[2]).pg_map and _is_of_nccl(group):
                 name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
-                _simulation.raise_if_elsewhere("tensor", on_host[0], device_of("cuda"), name, text)
+                _sim.raise_if_elsewhere("tensor", on_host[0], device_of("cuda"), name, text)
         return original(group, *args, **kwargs)
 
     return called
@@ -378,9 +376,7 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Sum the memory that training keeps. After a step all of it exists, including the gradients."""
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
-            _sums.update(
-                memory_peaks.sums(hooks._steps.optimizers, lambda x: _simulation.placements.device(x) == COUNTED)
-            )
+            _sums.update(memory_peaks.sums(hooks._steps.optimizers, lambda x: _sim.placements.device(x) == COUNTED))
 
 
 def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
@@ -424,12 +420,10 @@ def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
 
 def _end() -> None:
     error = getattr(sys, "last_value", None)
-    memory = _simulation.placements.memory
+    memory = _sim.placements.memory
     with memory_peaks.unseen():
-        ended_by = None if error is None else placement.mismatch_in(_simulation, error)
-        for mismatch in sorted(_simulation.refused.values(), key=lambda mismatch: mismatch is not ended_by)[
-            :_MOST_ROWS
-        ]:
+        ended_by = None if error is None else placement.mismatch_in(_sim, error)
+        for mismatch in sorted(_sim.refused.values(), key=lambda mismatch: mismatch is not ended_by)[:_MOST_ROWS]:
             row = {"mismatch": to_json(mismatch.entry), "ended": mismatch is ended_by}
             _say("mismatch", **row, assumed=mismatch.assumed, times=mismatch.times)
         if error is not None and ended_by is None:
@@ -438,16 +432,16 @@ def _end() -> None:
             _say_left(frame.f_code, line)
         if _say_left.cache_info().currsize:
             _say_ran()
-        for (place, text), times in _simulation.mixed.most_common(_MOST_ROWS):
+        for (place, text), times in _sim.mixed.most_common(_MOST_ROWS):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
-        for value in _simulation.assumed[:_MOST_ROWS]:
+        for value in _sim.assumed[:_MOST_ROWS]:
             _say("assumed", **to_json(value))
-        for name, place in _simulation.unjudged.items():
+        for name, place in _sim.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
         exceeded = None if memory.exceeded is None else _row_of(memory.exceeded)
         row = {"total_bytes": memory.total_bytes, "peak": _row_of(memory.top()), "exceeded": exceeded}
         row |= {f"{name}_bytes": _sums.get(name) for name in ("parameters", "gradients", "optimizer")}
-        _say("end", memory=row, assumed=len(_simulation.assumed), trains=_trains)
+        _say("end", memory=row, assumed=len(_sim.assumed), trains=_trains)
     hooks.cells[counters.END_NS] = hooks.now()
     _simulated.close()
 
