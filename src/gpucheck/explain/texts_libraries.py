@@ -556,7 +556,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch has no code for this data type on this device",
         r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
         r"not implemented for '?(Complex|Float8_)\w+|\w+ not implemented for '?(UInt\d+|Float4\w+)",
-        r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
+        r"\b\w+_(cpu|cuda|mps)\w*\b.{0,3} not (currently )?implemented for",
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
         fix="on the CPU model.float() and x.float(), no option for fp16 (A1111: --no-half --precision full); or run it "
         "on the GPU, where torch.cuda.is_available() is True; a type that the GPU lacks: bfloat16 or float32",
