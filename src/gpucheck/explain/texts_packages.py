@@ -8,7 +8,7 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import BACKEND, hint, proof, strong
 
-_SHM = "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm); df -h /dev/shm"
+_SHM = "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm), df -h /dev/shm"
 
 # Errors that may end a process by a signal, or that are its cause if both are in the same text.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
