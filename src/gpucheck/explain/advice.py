@@ -188,12 +188,23 @@ ADVICE: tuple[Advice, ...] = (
         "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, 7: their newest)",
         title="an in-place operation would lose its result's data type",
     ),
+    of("oom.other")(
+        r"\bno (?:\w+ )?process\w*\b[^.\n]{0,30}\b(?:us|hold|tak|runn)\w+|\bstill (?:\w+ )?(?:hold|occup|tak|us)\w+ "
+        r"(?:\w+ )?(?:gpu )?(?:memory|vram)|(?:kill|gpu)[\s\S]*no such process",
+        becomes="cuda.held",
+    ),
     of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
     of("oom.cuda")(
         r"(?:memory|vram)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|memory leak",
         "loss.item() where losses are added up, x.detach().cpu() for what is kept in lists, no retain_graph=True; "
         "print(torch.cuda.memory_allocated()) after each step shows whether it still grows",
         title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
+    ),
+    of("tensor.type_mismatch")(
+        r"input type \(torch\.(?!cuda)\w+\) and weight type \(torch\.cuda",
+        "x = x.to(device) of every input right before the call: .to() returns a new tensor; where the program is to "
+        'use the CPU, torch.load(path, map_location="cpu") and model.to("cpu"), because the model is on the GPU',
+        title="the input is on the CPU and the model on the GPU",
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
@@ -214,7 +225,9 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     of("cuda.ordinal")(
-        lambda facts: bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank"),
+        lambda facts: (
+            bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank|nproc.per.node[= ]+[2-9]")
+        ),
         lambda facts: (
             f"--nproc_per_node={more_ranks(facts) or 'N'} (torchrun --nproc-per-node), not above what python -c '"
             "import torch; print(torch.cuda.device_count())' prints: CUDA_VISIBLE_DEVICES may hide some"
@@ -241,7 +254,8 @@ ADVICE: tuple[Advice, ...] = (
         "may freeze the Mac: it is a variable of the environment, not an argument",
     ),
     of("oom.cuda")(
-        r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)",
+        r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)|"
+        r"\bonly (?:when|in|during|after|at)\b[^.\n]{0,40}\b(?:valid|eval|test)",
         "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller "
         "batch there (valid_batch_size, per_device_eval_batch_size=1)",
         title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
@@ -360,7 +374,11 @@ ADVICE: tuple[Advice, ...] = (
         "float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
         title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
     ),
-    of("amp.bfloat16")(r"dtype flag|\bvllm", '--dtype half (in Python dtype="half"), with weights that allow float16'),
+    of("amp.bfloat16")(
+        r"dtype flag|\bvllm",
+        '--dtype half (in Python dtype="half", LLaMA-Factory vllm_dtype: float16), with weights that allow float16',
+        title="the model asks for bfloat16, which no GPU before Ampere (8.0) has",
+    ),
     of("cublas.not_supported")(
         r"cuda_r_16bf", "float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
     ),
@@ -485,9 +503,8 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|"
-        r"generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|"
-        r"\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train "
+        r"split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
         "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
         "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
@@ -508,6 +525,9 @@ ADVICE: tuple[Advice, ...] = (
     of("xpu.lost")(r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     of("cuda.not_supported")(
         "kernels", f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have"
+    ),
+    of("oom.host")(
+        r"error 1455|paging file", title="Windows's limit of memory (RAM and paging file together) is reached"
     ),
     of("oom.host")(
         lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
@@ -576,15 +596,22 @@ ADVICE: tuple[Advice, ...] = (
         title="labels or indices are not of an integer type that the operation takes",
     ),
     of("tensor.not_implemented")(
+        r"(?:_cpu\w*|kernel_?impl|baddbmm\w*|host_softmax|addmv\w*)\W? not (?:currently )?implemented for half",
+        title="the model computes in float16 (Half) on the CPU, for which this torch has no code",
+    ),
+    of("tensor.not_implemented")(
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
         "x.float() before the call, if x holds values; if x is an index or a label, pass it as another argument",
         title="an operation got integers or booleans, for which it has no code",
     ),
     of("tensor.dtype")(
         r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth|axolotl|llama-?factory|liger|\btrl\b",
-        'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
-        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
-        "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
+        lambda facts: (
+            'with torch.autocast("cuda", dtype=torch.{}): around the step or generate(); one type for torch_dtype, '
+            "bnb_4bit_compute_dtype and the Trainer's {}=True. Unsloth: dtype=None, for_inference(model) before "
+            "generate, and pip install -U unsloth unsloth_zoo"
+        ).format(*(("float16", "fp16") if facts.holds(r"\bhalf\b|v100|\bt4\b") else ("bfloat16", "bf16"))),
+        title="parts of a model with adapters, or its input, are of different data types",
     ),
     of("cuda.feature")("old_llvm", becomes="compile.ptxas"),
     of("compile.backend")(r"cpp_builder[\s\S]*winerror 2\b|winerror 2\b[\s\S]*cpp_builder", becomes="compile.compiler"),
@@ -639,11 +666,12 @@ ADVICE: tuple[Advice, ...] = (
             )
             + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
             "free, pin less host memory (pin_memory=False; ulimit -l)"
+            + f"; else {SMALLER}"
+            * facts.holds(r"batch[_ ]?size")
         ),
-        title="a CUDA call found no memory, outside torch's allocator",
-        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
-        "memory for a context, a late module, a graph, a stream, IPC or pinned host memory.",
-        certainty="strong",
+        title="a CUDA call found no memory: usually the GPU is full",
+        meaning="torch's allocator says `CUDA out of memory. Tried to allocate` since 1.0: this text is the runtime's "
+        "(a context, a late module, a graph, IPC or pinned host memory), or an older torch's.",
     ),
     of("oom.cuda")(
         lambda facts: (
@@ -690,7 +718,9 @@ ADVICE: tuple[Advice, ...] = (
     of("tensor.device_mismatch")(
         r"devices, \w+:\d+ and \w+:\d|on \w+:\d+, different from other tensors on \w+:\d",
         'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
-        "process, and torch.cuda.set_device(local_rank) before the model is made",
+        "process, and torch.cuda.set_device(local_rank) before the model is made; CUDA_VISIBLE_DEVICES=0 before the "
+        "command, where one GPU is enough",
+        title="two tensors are on different GPUs",
     ),
     of("tensor.device_mismatch")(
         # torch names the argument that is on the second device; the arguments before it are on the first.

@@ -274,7 +274,11 @@ def _answer(match: Match) -> TextMatch:
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
-        title="an allocation failed although memory was free" if read.doubt else text.title,
+        title="an allocation failed although memory was free"
+        if read.doubt
+        else "one request for memory is larger than the GPU"
+        if text.id in ("oom.cuda", "oom.hip") and "exceeds the whole GPU" in then
+        else text.title,
         meaning="" if read.doubt else text.meaning,
         certainty="hint" if read.doubt else match.certainty,
         then=then,

@@ -285,7 +285,7 @@ def _memory_then(
     """Return the step that helps most."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if requested > (whole or TIB):
-        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
+        return f"{SMALLER}: one request exceeds the whole GPU; where that is a surprise, print the tensor's shape"
     if not whole:
         return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in found else ""
     if "allowed_bytes" in found and free > requested:
@@ -765,7 +765,7 @@ _READINGS: tuple[Reading, ...] = (
         (
             r"(?:GPU ?\d+ |^|[\s:])(?P<device>(?:NVIDIA|Tesla|GeForce|Quadro|GRID|RTX|GTX)[\w -]*?) (?:with CUDA "
             r"capability|which is of)",
-            r"of (?:cuda )?capability (?P<architecture>\d+\.\d+)",
+            r"(?<!\] which is )of (?:cuda )?capability (?P<architecture>\d+\.\d+)",
             r"CUDA capability (?P<architecture>sm_\d+\w?)",
             r"supports CUDA capabilities (?P<wheel_architectures>(?:sm_\d+\w?[ ,]*)+)",
         ),

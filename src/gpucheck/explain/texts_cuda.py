@@ -353,9 +353,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.ptx",
         "the driver is too old to compile this PTX",
-        r"the provided PTX was compiled with an unsupported toolchain",
-        r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|PTX JIT compilation failed",
-        r"(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
+        "the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|"
+        "PTX JIT compilation failed|(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
         meaning="Code compiled at run time (Triton, NVRTC) is of a newer CUDA than the driver's (same major version).",
         fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
     ),
@@ -369,7 +368,8 @@ TEXTS: tuple[Condition, ...] = (
         r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)|HIP "
         r"error: (shared object initiali[sz]ation failed|invalid kernel file)|Attempting to use hipBLASLt on an? "
         r"unsupported architecture|GPU archs? of .{0,40}(is|are) (invalid|not supported)",
-        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
+        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,12}instruction not supported|"
+        "HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
         "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never another generation's",
@@ -468,15 +468,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.feature",
         "this GPU's generation does not have what an operation needs",
-        r"(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
+        "(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
         r")?(compute )?capability (of )?(>=|at least|\d)|Rowwise scaling is not currently supported on your device|"
-        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 "
-        r"requires|requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target "
-        r"sm_\d+\w?( or higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not "
-        r"supported)|Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|"
-        r"Cooperative launch requested but not supported",
+        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 requires|"
+        r"requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target sm_\d+\w?( or "
+        r"higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)|Cannot "
+        r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
+        r"requested but not supported|Capability [\d.]+\) or newer arch",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
-        r"Capability [\d.]+\) or newer arch",
         meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",

@@ -222,18 +222,17 @@ TEXTS: tuple[Condition, ...] = (
         r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch|\b(py)?torch (is |was |"
         r"has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|installed) without (the "
         r")?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
-        meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
+        meaning="Usually pip took a CPU build from an index without CUDA, or another package brought it in.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
-            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
-            r"?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
-            r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bpytorch +\d[\d.]+ +cpu_\w+|"
-            r"\b(py)?torch\b.{0,40}\b(uninstall|"
-            r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}"
-            r"(select_device|_lazy_init|\bGPU\b)",
-            r"\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
+            "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
+            r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
+            r"\bpytorch +\d[\d.]+ +cpu_\w+|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
+            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)|\b(uninstall|"
+            r"replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
     ),
     hint(
@@ -262,11 +261,11 @@ TEXTS: tuple[Condition, ...] = (
         r"cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML|"
         r"_get_cuda_arch_flags.{0,200}IndexError|using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list|(Error|Exception): .{0,40}\b(CUDA|GPUs?) "
-        r"(is |was |are )?(not (available|found|detected)|unavailable)|There should only be one\.?.{0,20}active "
-        r"drivers|\b0 active drivers|\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA|but CUDA is "
-        r"not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported|\bfp16 mixed precision "
-        r"requires a GPU(?! \(not mps)|\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b|\bno "
-        r"(supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
+        r"(devices? )?(is |was |are )?(not (ava\w+|found|detected)|unavailable)|There should only be "
+        r"one\.?.{0,20}active drivers|\b0 active drivers|\bGPU is required\b|\bCUDA is required\b|\bMegatron requires "
+        r"CUDA|but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported|\bfp16 mixed "
+        r"precision requires a GPU(?! \(not mps)|\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b|\bno "
+        "(supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
         _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
         _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
         r"(available|detected|found|recognized|visible|working|used)" + _END,
@@ -284,7 +283,8 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
         logged=True,
         weak=(
-            r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?) ?\W{0,4}){0,3}False",
+            r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?|就?是|为) "
+            r"?\W{0,4}){0,3}False",
             r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
             r"\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b",
             r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
@@ -327,10 +327,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.not_loaded",
         "the driver's kernel module is not loaded",
-        r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
-        r"kernel driver does not appear to be running on this host",
-        r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
-        r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
+        "couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded|kernel driver does "
+        "not appear to be running on this host|cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the "
+        "NVIDIA kernel module|nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
         meaning="The module was not built for an updated kernel, Secure Boot rejects it, or nouveau controls the GPU.",
         fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm: Key was rejected is Secure Boot (mokutil "
         "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
