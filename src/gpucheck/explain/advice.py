@@ -162,8 +162,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),
     of("cuda.argument")(
         r"\bnccl\b|distbackenderror",
-        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way between the GPUs fails; "
-        "NCCL_DEBUG=INFO names the line; then a newer NCCL and driver",
+        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way fails; then a newer NCCL",
         title="a CUDA call inside NCCL got an invalid value: probably in memory shared between GPUs",
     ),
     of("numerics.nan")(
@@ -208,8 +207,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
-        "model.to(device) before it is used: its weights are on the CPU and the input on the GPU (torchsummary: "
-        'summary(model.to("cuda"), …), or device="cpu")',
+        'model.to(device) before it is used; the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
@@ -256,8 +254,7 @@ ADVICE: tuple[Advice, ...] = (
     of("oom.cuda")(
         r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)|"
         r"\bonly (?:when|in|during|after|at)\b[^.\n]{0,40}\b(?:valid|eval|test)",
-        "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller "
-        "batch there (valid_batch_size, per_device_eval_batch_size=1)",
+        "torch.inference_mode() around the evaluation, loss.item() where losses are added up; then a smaller batch",
         title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
     ),
     of("tensor.placed")(
@@ -275,8 +272,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.other")(
         r"cuda_host_malloc|of pinned memory",
-        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
-        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        "nothing, it is only slower; else ulimit -l unlimited (docker --ulimit memlock=-1), or GGML_CUDA_NO_PINNED=1",
         title="llama.cpp could not pin host memory",
     ),
     of("oom.cuda", "cublas.", "cudnn.", "cusolver.")(
@@ -318,15 +314,13 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
         r"\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index|range|limit)|overflow\w* .{0,20}int ?32",
-        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
-        "compute-sanitizer python … names the kernel for the report",
+        "keep each tensor below 2³¹ elements (in chunks) ; compute-sanitizer python … names the kernel",
         title="a kernel's 32-bit index overflowed",
         certainty="strong",
     ),
     of("hip.fault", "hip.hang")(
         r"uncorrectable hardware error|\[hardware error\]|poison",
-        "drain the node and power-cycle it; where sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows "
-        "new errors, replace the GPU that the address names",
+        "power-cycle the node; where sudo amd-smi metric --ecc shows new errors, replace the GPU of the address",
         title="the AMD GPU reports an uncorrectable hardware error",
     ),
     of("llamacpp.cpu")(
@@ -343,8 +337,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("llamacpp.cpu")(
         r"\d%/\d+% cpu/gpu",
-        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 for the "
-        "service; nvidia-smi shows what else holds the GPU's memory",
+        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
         title="GPU memory holds only a part of the model, and the rest is on the CPU",
     ),
     of("oom.other")(
@@ -361,8 +354,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("quant.dtype")(
         r"is not supported for quantization method",
-        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): its weights in another quantisation, "
-        "GPTQ or compressed-tensors (w4a16), which take bfloat16",
+        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): GPTQ or compressed-tensors (w4a16)",
         title="vLLM's kernels for this quantisation take another data type",
     ),
     of("quant.dtype")(
@@ -406,9 +398,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("graphics.context")(
         r"vkcreateinstance|vkresult|gpu\.foundation|isaac",
-        "vulkaninfo --summary has to list NVIDIA's GPU: on the host the driver that its release notes name, with "
-        "libvulkan1 and libnvidia-gl-NNN; in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in "
-        "/usr/share/vulkan/icd.d or /etc/vulkan/icd.d",
+        "vulkaninfo --summary has to list NVIDIA's GPU: on the host its driver, with libvulkan1 and libnvidia-gl-NNN; "
+        "in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in /usr/share/vulkan/icd.d",
         title="Vulkan finds no GPU that the program can use",
     ),
     of("crash.segfault")(
@@ -448,8 +439,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
-        "sudo sysctl -w vm.max_map_count=1048576, or a dataset that returns few large tensors, not many small ones "
-        "(each is one mapping); free -h shows whether RAM is short",
+        "sudo sysctl -w vm.max_map_count=1048576, or few large tensors, not many small ones; free -h shows RAM",
         title="the process has too many memory mappings, or no RAM, for one more shared tensor",
     ),
     of("crash.bus", "shm.bus")(
@@ -585,8 +575,8 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
-        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
-        "arrays are float64: torch.from_numpy(a).float()",
+        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s arrays '
+        "are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
@@ -642,9 +632,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
-        "at once (with TensorFlow or tfds beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U "
-        "'jax[cuda12]', with LD_LIBRARY_PATH unset",
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of it (with "
+        "TensorFlow beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U 'jax[cuda12]'",
     ),
     of("cudnn.version")(
         r"ld_library_path contains|comes bundled with cudnn",
@@ -717,9 +706,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.device_mismatch")(
         r"devices, \w+:\d+ and \w+:\d|on \w+:\d+, different from other tensors on \w+:\d",
-        'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
-        "process, and torch.cuda.set_device(local_rank) before the model is made; CUDA_VISIBLE_DEVICES=0 before the "
-        "command, where one GPU is enough",
+        'x.device (Lightning self.device) in place of "cuda" and "cuda:0", GPU 0 in every process, and '
+        "torch.cuda.set_device(local_rank) first; CUDA_VISIBLE_DEVICES=0 where one GPU is enough",
         title="two tensors are on different GPUs",
     ),
     of("tensor.device_mismatch")(
@@ -855,8 +843,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.ptx")(
         r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
-        "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
-        "gpu-burn: make COMPUTE=8.6), and update the driver",
+        "build the program for this GPU (compute_cap of nvidia-smi; gpu-burn: make COMPUTE=8.6), and update the driver",
         title="the driver could not compile a kernel's PTX",
         certainty="strong",
     ),

@@ -76,8 +76,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.handle", "cuda.ptx", "cuda.capability", "cuda.no_kernel", "cuda.invalid_image")(
         r"\A(?=[\s\S]*tensorflow)(?![\s\S]*torch)[\s\S]*(?:rtx ?(?:pro \d|50[5-9]0)|capability 1[02]\.|\bg?b[12]00?\b)",
-        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer, which is built for Blackwell; else a "
-        "TensorFlow (tf-nightly) whose release notes name it",
+        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer; else tf-nightly",
         title="TensorFlow's wheel has no code for this GPU (Blackwell)",
     ),
     of("cudnn.", "cublas.", "cuda.no_kernel")(
@@ -119,14 +118,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("bitsandbytes.setup")(
         r"bnb_cuda_version=\S",
-        "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
-        "bitsandbytes; python -m bitsandbytes shows what it needs",
+        "unset BNB_CUDA_VERSION, then pip install -U bitsandbytes; python -m bitsandbytes shows what it needs",
     ),
     of("torch.no_accelerator")(
         r"expected a cuda device, but got:? ?(?:cpu|meta|mps)|\b(?:tpu|xla)accelerator\b",
-        "call torch.cuda functions only where device.type is cuda; in ComfyUI and the like update the custom node that "
-        "the traceback names, without options that put the model on the CPU (--cpu, device: cpu); in a Trainer "
-        'accelerator="auto", or one that the message lists',
+        "torch.cuda functions only where device.type is cuda; in ComfyUI update the custom node in the traceback, "
+        'without options that put the model on the CPU (--cpu, device: cpu); in a Trainer accelerator="auto"',
         title="the program asks for another kind of device than the machine or its options give it",
     ),
     of("cuda.initialization")(
@@ -158,8 +155,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("kernel.nvrm")(
         r"nv_err_no_memory",
-        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
-        "less: vLLM --gpu-memory-utilization 0.7",
+        "end what holds memory (free -h, nvidia-smi); on GB10 or Jetson vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
     ),
     of("nvml.wsl", "nvml.not_loaded")(
@@ -192,8 +188,7 @@ ADVICE: tuple[Advice, ...] = (
         r"parallel\([^)]*find_unused_parameters ?= ?true|find_unused_parameters ?(?:= ?true)?,? (?:is|was|already|but|"
         "does)",
         "one loss = loss_1 + loss_2 + … of all outputs of forward, and one backward() before the next forward (0 * "
-        "x.sum() for an output that is not needed); outputs in a tuple, list or dict, not in an object of your own; "
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        "x.sum() for an output that is not needed); TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         title="probably an output of forward takes no part in the loss: find_unused_parameters=True is set already",
         meaning="That option covers parameters that forward did not use, and not outputs that the loss leaves out.",
     ),
@@ -510,8 +505,8 @@ ADVICE: tuple[Advice, ...] = (
     of("compile.missing", "compile.compiler")(
         # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
-        'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
-        '"<3.6" for 2.9; or no torch.compile',
+        'pip install -U "triton-windows<3.2" (torch 2.4, 2.5), "<3.3" (2.6), "<3.4" (2.7), "<3.5" (2.8), "<3.6" (2.9); '
+        "or no torch.compile",
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"
@@ -670,8 +665,7 @@ ADVICE: tuple[Advice, ...] = (
     of("bitsandbytes.setup")(
         r"cuda[ _]setup:|bitsandbytes-windows",
         "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
-        "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
-        "print(torch.cuda.is_available())' has to print True",
+        "than 0.44 (newer ones have all CUDAs); python -c 'import torch; print(torch.cuda.is_available())' prints True",
         title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
@@ -767,10 +761,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         "jetson",
-        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
-        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, and "
-        "/usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA 10.2); in a container docker run "
-        "--runtime nvidia with an image of the host's JetPack",
+        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0; others: sudo "
+        "apt-get install nvidia-jetpack, and /usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA "
+        "10.2); in a container docker run --runtime nvidia with an image of the host's JetPack",
     ),
     of("container.no_runtime", "container.cli", "container.cdi")(
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
@@ -830,8 +823,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("compile.backend")(
         r"unexpected type fp8",
-        "torch.compile off for a model with float8 weights (ComfyUI: no torch compile node), or weights in bfloat16, "
-        "float16 or GGUF: Triton computes no sums in float8",
+        "no torch.compile for float8 weights (ComfyUI: no torch compile node), or weights in bfloat16 or GGUF",
         title="torch.compile met arithmetic on float8, which Triton does not have",
     ),
     of("compile.backend")(
@@ -863,16 +855,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuinit.100", "torch.no_accelerator", "torch.sees_none", "tensor.load")(
         "ray",
-        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; "
-        'Flower: client_resources={"num_gpus": 1} of the simulation; vLLM on several GPUs: num_gpus=0 and a placement '
-        'group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, or distributed_executor_backend="mp" with '
-        "num_gpus=N); ray status shows how many GPUs Ray has",
+        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs elsewhere; Flower: "
+        'client_resources={"num_gpus": 1}; vLLM on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": '
+        '1}, or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
     ),
     of("cuinit.100", "cuinit.no_driver", "nvml.no_library", "torch.no_accelerator", "torch.sees_none")(
         "jetson",
         "NVIDIA's torch wheel for the JetPack (those of PyPI and PyTorch's indexes have no code for it), and sudo "
-        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and an image of the host's "
-        "JetPack (a Jetson before JetPack 7 has no nvidia-smi)",
+        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and its JetPack's image",
         title="this Jetson's GPU is not seen: usually torch is not NVIDIA's wheel for the JetPack",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
@@ -893,8 +883,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
         "colab",
-        "Runtime, Change runtime type, a GPU; then start the notebook again, without lines that set "
-        "CUDA_VISIBLE_DEVICES (only 0 exists)",
+        "Runtime, Change runtime type, a GPU; then run again, CUDA_VISIBLE_DEVICES unset or 0",
     ),
     of("cuda.no_kernel")(
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),

@@ -64,8 +64,7 @@ _OWN = (
             "device.error",
             "the device works",
             "The device, its driver or one of its libraries failed during the work: a known device error, a small "
-            "kernel that fails in a fresh process too, or no answer. Earlier measurements are kept and judged, but "
-            "they do not meet a threshold.",
+            "kernel that fails in a fresh process too, or no answer. Earlier results are kept, and meet no threshold.",
             "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
         ),
         Id(

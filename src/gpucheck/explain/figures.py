@@ -567,7 +567,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"cgroup|device (rules|filter)|BPF_",
         "the toolkit could not add the GPU to the container's cgroup",
-        "install a newer nvidia-container-toolkit; for rootless or nested containers set no-cgroups = true in "
+        "a newer nvidia-container-toolkit; rootless or nested: no-cgroups = true in "
         "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
         "--output=/etc/cdi/nvidia.yaml",
     ),
@@ -600,8 +600,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"ldcache|ldconfig",
         "ldconfig did not run inside the container",
-        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in '
-        "/etc/nvidia-container-runtime/config.toml",
+        'ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in /etc/nvidia-container-runtime/config.toml',
     ),
     (
         r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
@@ -741,7 +740,7 @@ _READINGS: tuple[Reading, ...] = (
         r"gcc versions later than (?P<newest_gcc>\d+)",
         "this nvcc takes gcc up to {newest_gcc}",
         "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
-        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (in conda: conda install -c conda-forge "
+        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (conda install -c conda-forge "
         "gxx={newest_gcc}); or a newer CUDA toolkit",
     ),
     Reading(

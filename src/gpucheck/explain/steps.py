@@ -258,8 +258,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
-        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit (or "
-        "Adafactor), and a smaller resolution",
+        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit",
     ),
     (
         r"webui|--(?:med|low)vram|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
@@ -457,8 +456,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         _DRIVER,
-        "install NVIDIA's newest driver for Windows, restart Windows, and see that nvidia-smi lists the GPU; a yellow "
-        "sign in the Device Manager names the cause",
+        "install NVIDIA's newest driver for Windows and restart; a yellow sign in the Device Manager names the cause",
     ),
     ("rocm", ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert"), SERIALIZE),
 )

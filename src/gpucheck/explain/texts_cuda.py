@@ -44,8 +44,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel used an instruction that the GPU does not know",
         r"an illegal instruction was encountered",
         meaning="A bug in a kernel, or code built for another architecture. Rarely the hardware.",
-        fix="rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
-        "--device cuda on that machine tests the GPU itself",
+        fix="reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke tests it",
         follows=("assert.",),
     ),
     strong(
@@ -77,8 +76,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
-        meaning="An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
-        "vocabulary; else in gather, index_select or x[i].",
+        meaning="An index is negative or beyond the end: in an embedding, a token that is not in the vocabulary.",
         fix="print the index's min() and max() beside the size of that dimension: in one_hot, scatter and gather of "
         "labels 0 to the number of classes − 1, with an ignored value such as 255 masked; in a language model "
         "model.resize_token_embeddings(len(tokenizer)) after tokens were added, and no input longer than "
@@ -141,13 +139,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.invalid_image",
         "the driver cannot read a kernel's code",
-        r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
-        r"hipErrorInvalid(KernelFile|Image|Source)\b",
-        r"(?<!HIP error: )(?<!ROCm error: )device kernel image is invalid",
+        "(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)|(?<!HIP error: )(?<!ROCm error: )device "
+        "kernel image is invalid|cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)|"
+        "CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
+        r"hipErrorInvalid(KernelFile|Image|Source)\b|\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
         CUDA_SAYS + r"named symbol not found",
-        r"cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)",
-        r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
-        r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
         CUDA_SAYS + r"shared object symbol not found",
         meaning="The code was found but does not fit this driver.",
         fix="rm -r ~/.triton/cache /tmp/torchinductor_$USER, which may hold code of another GPU or CUDA; then a newer "
@@ -539,11 +535,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
         r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(avoid|code: -5|ocl_\w+\.cpp.{0,40}) CL_O",
         follows=("xpu.float64",),
-        meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
-        "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
-        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: "
-        "VAE Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and the "
-        "torch that was released for it",
+        meaning="The error's name tells: DEVICE_LOST is a reset, OUT_OF_RESOURCES is memory, INVALID_… the call.",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: VAE "
+        "Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and torch",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),

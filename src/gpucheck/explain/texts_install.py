@@ -105,30 +105,28 @@ TEXTS: tuple[Condition, ...] = (
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="No driver, or a container without the capability compute.",
-        fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
-        "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        fix="on a host install NVIDIA's driver; in a container --gpus all, NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
         "import.library",
         "a CUDA library is not found",
-        r"Error loading CUDA libraries\. GPU will not be used|make sure libcudnn\w*\.so[.\d]* is in your library path|"
-        r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)|lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|"
-        r"nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file|(could not|failed to|unable to|cannot) (load|"
-        r"open|find) (the )?libcudnn\w*\.so|Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* "
-        r"(is )?not (found|loaded)|Could not load library libcudnn\w*|Could not (load|locate) (library "
-        r")?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)|Cannot dlopen "
-        r"some GPU libraries|(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could "
-        r"not)|Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|"
-        r"cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider|CUDA backend failed to "
-        "initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)|CUDA_PATH is set but CUDA "
-        r"wasn'?t able to be loaded|CUDAExecutionProvider is not avai|Specified provider \W?(CUDA|"
-        r"Tensorrt)ExecutionProvider\W? is not in available provider names|lib(cu(dart|dnn|blas|fft|rand|solver|sparse|"
-        r"pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object "
-        r"file|lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
-        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file|(Could not|Failed to|Unable to|"
-        r"Cannot) (load|find|open) (dynamic |shared )?(library|module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|"
-        r"nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your library path|execution-provider\w*: invalid choice",
+        r"Error loading CUDA libraries\. GPU will not be used|Failed to load library \S*onnxruntime_providers_(cuda|"
+        r"tensorrt|rocm)|lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object "
+        r"file|(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so|Library (lib)?(cu(dart|"
+        r"blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)|Could not load library "
+        r"libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load "
+        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|(cudart|cublas|cufft|curand|cusolver|"
+        r"cusparse)\w*\.dll.{0,40}(not found|missing|could not)|Could not (load|locate) (library )?(cudnn\w*|zlibwapi|"
+        r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create "
+        "CUDAExecutionProvider|CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed "
+        "to open (lib)?nvvm)|CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai|"
+        r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names|lib(nccl|"
+        r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file|lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|"
+        r"hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared "
+        "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
+        r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
+        r"library path|execution-provider\w*: invalid choice",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
@@ -180,8 +178,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch, or another package, is built for another processor than this Python",
         meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
         fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
-        "print arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip "
-        "install --no-cache-dir the packages again",
+        "print arm64; from Miniforge, in a terminal without Rosetta), then reinstall with --no-cache-dir",
         common=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
         beside=_TORCHS + r"|onnxruntime|numpy",
     ),
@@ -251,8 +248,7 @@ TEXTS: tuple[Condition, ...] = (
         r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
-        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
-        "names, at the version made for the packages beside it",
+        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL is named",
         common=(r"DLL load failed while importing (_C|_ext|\w+_(C|kernels?|ext|ops)):",),
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
@@ -307,8 +303,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
-        fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
-        "C_INCLUDE_PATH=/usr/local/cuda/include",
+        fix="the toolkit of torch's CUDA, CUDA_HOME=/usr/local/cuda; Triton: C_INCLUDE_PATH=/usr/local/cuda/include",
     ),
     proof(
         "compile.resources",
@@ -354,8 +349,7 @@ TEXTS: tuple[Condition, ...] = (
         "processes or releases of Triton disturb each other in its cache",
         r"FileNotFoundError: .{0,30}No such file or directory: \S{0,90}triton\S{0,150}(\.tmp\.|cache/)",
         meaning="A temporary file is gone: several processes compiled one kernel at once, or the disk is shared.",
-        fix="rm -r ~/.triton/cache, then TRITON_CACHE_DIR on a local disk, another one for each process; a newer "
-        "release of the server or of Triton keeps its processes apart",
+        fix="rm -r ~/.triton/cache, then TRITON_CACHE_DIR on a local disk, one for each process; or a newer Triton",
     ),
     strong(
         "build.header",
@@ -510,8 +504,7 @@ TEXTS: tuple[Condition, ...] = (
         "NVIDIA's driver noted an error that has no row here",
         r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:|nv_pmops_suspend\S* \W{0,2}(nvidia\W{1,2})?returns -\d",
         meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
-        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
-        "one is missing or an Xid stands beside it, explain that line",
+        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU",
         symptom=True,
         follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
         weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),

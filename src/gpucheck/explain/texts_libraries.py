@@ -319,8 +319,7 @@ TEXTS: tuple[Condition, ...] = (
         r"not compiled with NCCL support|NCCL support is not compiled",
         r"Requires distributed package to be available|torch\.distributed is not available",
         meaning="A CPU wheel, Windows or macOS has none; or no GPU is visible.",
-        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (python -c 'import torch; "
-        "print(torch.version.cuda)' must not say None)",
+        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (torch.version.cuda says)",
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     proof(
@@ -408,9 +407,8 @@ TEXTS: tuple[Condition, ...] = (
         r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
-        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: the "
-        "pipeline size has to divide the layers, the tensor size the heads; global batch = micro batch × accumulation "
-        "× processes",
+        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message: the pipeline size has to "
+        "divide the layers, the tensor size the heads; batch = micro batch × accumulation × processes",
     ),
     proof(
         "dist.mismatch",
@@ -535,8 +533,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",
         r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
         r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
-        meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
-        "HalfTensor and FloatTensor differ in the data type.",
+        meaning="torch.cuda.FloatTensor is on the GPU, torch.FloatTensor on the CPU; HalfTensor is another data type.",
         fix=_TO,
     ),
     proof(
@@ -741,8 +738,7 @@ TEXTS: tuple[Condition, ...] = (
         r"?is_sm\w+ ?)*to be true|FlashAttention backward for head dim > \d+ requires|Flash ?Attention ?[\d.]* "
         "requires compute capability|(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
-        meaning="FlashAttention 2 needs compute capability 8.0 or newer with float16 or bfloat16, FlashAttention 3 a "
-        "Hopper GPU (9.0), FlashAttention 4 Hopper or Blackwell.",
+        meaning="FlashAttention 2 needs 8.0 or newer with 16 bits, 3 a Hopper GPU (9.0), 4 Hopper or Blackwell.",
         fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
         "exllamav2: pip uninstall flash-attn. nvidia-smi --query-gpu=name,compute_cap --format=csv shows what it has",
         wraps=(r"Error running sage attention",),
@@ -753,8 +749,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Flash ?Attention[- ]?[\d.]* only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
         r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
         meaning="The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
-        fix='dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
-        "dtype=torch.bfloat16) around the call",
+        fix="dtype=torch.bfloat16 (older: torch_dtype=) in from_pretrained, or torch.autocast around the call",
     ),
     proof(
         "dtensor.mixed",

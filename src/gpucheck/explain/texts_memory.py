@@ -26,16 +26,15 @@ TEXTS: tuple[Condition, ...] = (
         "memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error|Requested amount of GPU memory "
         r".{0,30}could not be allocated|on GPU:\d+ failed\. Status: out of memory|insufficient (GPU|CUDA|video|VRAM) "
         r"?memory|Cuda (Runtime|Driver) \(out of memory\)|Allocator \(GPU_\d+_bfc\) ran out of memory trying to "
-        "allocate(?!.{0,200}not a failure)",
+        "allocate(?!.{0,200}not a failure)|Dst tensor is not initialized|(insufficient|not enough) (GPU|CUDA|video|"
+        "VRAM) ?(video )?memory|Insufficient free VRAM",
         r"HAMI-core ERROR.{0,80}\bOOM \d|Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: "
         r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
-        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of "
-        r"memory|memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
-        r"RayTaskError\(OutOfMemoryError\)(?!: Task was)",
+        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of memory|"
+        r"memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
+        r"RayTaskError\(OutOfMemoryError\)(?!: Task was)|reason: out of memory\b|\bPxg\w*Allocator fail to allocate "
+        "memory",
         CUDA_SAYS + r"out of memory",
-        r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
-        r"Dst tensor is not initialized",
-        r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
         "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",

@@ -111,9 +111,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
         fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
-            r"OpenBLAS blas_thread_init: pthread_create failed",
+            "OpenBLAS blas_thread_init: pthread_create failed|Resource temporarily unavailable.{0,40}(thread|fork)",
             messages.NO_THREAD,
-            r"Resource temporarily unavailable.{0,40}(thread|fork)",
         ),
         beside=_TORCH,
     ),
@@ -244,9 +243,8 @@ TEXTS: tuple[Condition, ...] = (
         "CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory|Found modules on cpu/disk|"
         "trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
-        fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
-        'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
-        "llm_int8_enable_fp32_cpu_offload=True)",
+        fix="nvidia-smi shows what else holds memory; then a smaller model, or more GPUs. Slowly, from the disk: "
+        'offload_folder="x" in from_pretrained (bitsandbytes in 8 bits: llm_int8_enable_fp32_cpu_offload=True)',
         follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
@@ -344,9 +342,8 @@ TEXTS: tuple[Condition, ...] = (
         r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
         r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         meaning="It was installed without its CUDA half: the wheel is for another torch, Python or system.",
-        fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
-        "torch; TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and the "
-        "CUDA toolkit of torch's CUDA",
+        fix="the wheel that its release notes name for this torch and CUDA (pip list | grep -i torch; "
+        "TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and torch's CUDA",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
     strong(
@@ -421,10 +418,9 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
-        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation, and "
-        "read that build's output for the extension's name; pip show -f PACKAGE lists a .so file afterwards. PyPI's "
-        "apex is another program: torch.amp replaces NVIDIA's, or in its sources APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip "
-        "install -v --no-build-isolation ./",
+        fix="build it again from its sources with --no-build-isolation, and read its output; pip show -f PACKAGE lists "
+        "a .so file afterwards. PyPI's apex is another program: torch.amp replaces NVIDIA's, or in its sources "
+        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./",
     ),
     strong(
         "build.windows",
@@ -491,8 +487,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
         "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
-        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; gpucheck bench "
-        "matmul tells whether the GPU computes wrongly",
+        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch",
         logged=True,
         common=(
             r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
