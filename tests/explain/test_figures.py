@@ -527,7 +527,7 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
         (
             "ldcache error: process /sbin/ldconfig failed with error code: 1",
             "ldconfig did not run inside the container",
-            "set ldconfig =",
+            "ldconfig =",
         ),
         (
             "detection error: path error: ///usr/local/nvidia/lib64/libvdpau_nvidia.so: permission denied",

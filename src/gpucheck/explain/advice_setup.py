@@ -151,7 +151,6 @@ ADVICE: tuple[Advice, ...] = (
             + f"torch has no CUDA, or one that is too new for the driver (nvidia-smi): {install_torch(facts)}"
         ),
         title="torch sees no GPU here, and the checkpoint was saved on one",
-        meaning="torch.load puts tensors where they were saved. Other programs may use the GPU all the same.",
     ),
     of("kernel.nvrm")(
         r"nv_err_no_memory",
@@ -184,13 +183,11 @@ ADVICE: tuple[Advice, ...] = (
         title="docker on a Mac has no NVIDIA GPU to pass to containers",
     ),
     of("dist.unused")(
-        "(?:设置|set|added|tried|us(?:e|ed|ing)|with|enabled)[ 了]{0,3}(?:the )?find_unused_parameters|"
-        r"parallel\([^)]*find_unused_parameters ?= ?true|find_unused_parameters ?(?:= ?true)?,? (?:is|was|already|but|"
-        "does)",
+        r"(?:设置|set|added|tried|us(?:e|ed|ing)|with|enabled)[ 了]{0,3}(?:the )?find_unused_parameters|parallel\([^)"
+        "]*find_unused_parameters ?= ?true|find_unused_parameters ?(?:= ?true)?,? (?:is|was|already|but|does)",
         "one loss = loss_1 + loss_2 + … of all outputs of forward, and one backward() before the next forward (0 * "
         "x.sum() for an output that is not needed); TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         title="probably an output of forward takes no part in the loss: find_unused_parameters=True is set already",
-        meaning="That option covers parameters that forward did not use, and not outputs that the loss leaves out.",
     ),
     of("import.glibc")(
         r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
@@ -232,8 +229,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu")(
         lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
-        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision, or that built "
-        "from its sources; other indexes have none for this GPU",
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
     ),
     of("hip.none")(
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
@@ -336,7 +332,6 @@ ADVICE: tuple[Advice, ...] = (
             "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
         ),
         title="a package was built for a CUDA whose library is not found here",
-        meaning="The number after .so is the CUDA that the package was built for, and no other takes its place.",
     ),
     of("import.symbol")(
         lambda facts: (
@@ -505,8 +500,8 @@ ADVICE: tuple[Advice, ...] = (
     of("compile.missing", "compile.compiler")(
         # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
-        'pip install -U "triton-windows<3.2" (torch 2.4, 2.5), "<3.3" (2.6), "<3.4" (2.7), "<3.5" (2.8), "<3.6" (2.9); '
-        "or no torch.compile",
+        'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
+        '"<3.6" for 2.9; or no torch.compile',
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"

@@ -475,8 +475,6 @@ def _xid(name: str, said: str, around: str) -> Figures:
     return Figures(found, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", found))
 
 
-# --- shared memory ----------------------------------------------------------------------------------------------------
-
 # The error follows within this distance of the message about the segment.
 _NEAR = r"\A.{0,380}?"
 # Errors of a segment: the pattern, its meaning, and the steps for NCCL and torch. An empty step keeps the text's own.
@@ -510,8 +508,6 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 
-
-# --- InfiniBand -------------------------------------------------------------------------------------------------------
 
 # The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last, because it only
 # follows from another one.
@@ -740,8 +736,7 @@ _READINGS: tuple[Reading, ...] = (
         r"gcc versions later than (?P<newest_gcc>\d+)",
         "this nvcc takes gcc up to {newest_gcc}",
         "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
-        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (conda install -c conda-forge "
-        "gxx={newest_gcc}); or a newer CUDA toolkit",
+        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (conda install -c conda-forge gxx={newest_gcc})",
     ),
     Reading(
         "nvcc.host_compiler",

@@ -362,8 +362,6 @@ def room(then: str, facts: Facts) -> str:
     return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
 
 
-# -- the equivalents of other platforms --------------------------------------------------------------------------------
-
 _CUDA_IS_NOT_THERE = (
     *("torch.cpu_only", "torch.no_accelerator", "cuinit.", "nvml.no", "nvml.permission", "import.libcuda"),
     *("nvcc.", "compile.cuda_h", "driver.", "library.cuda", "library.nvml", "torch.cpu_build", "torch.sees_none"),
@@ -431,9 +429,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         ("import.library", "import.nvjitlink"),
-        "`where NAME.dll` tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
-        "site-packages\\nvidia\\cudnn\\bin; NVIDIA's installer puts cuDNN 9 into CUDNN\\v9.N\\bin\\12.N), or install "
-        "the CUDA or cuDNN whose version is in the name",
+        "`where NAME.dll` tells whether PATH has it: else put its folder on PATH (of pip's cuDNN: site-packages\\nvidia"
+        "\\cudnn\\bin; NVIDIA's installer: CUDNN\\v9.N\\bin\\12.N), or install the version in the name",
     ),
     (
         "windows",

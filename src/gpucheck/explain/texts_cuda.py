@@ -77,8 +77,8 @@ TEXTS: tuple[Condition, ...] = (
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
         meaning="An index is negative or beyond the end: in an embedding, a token that is not in the vocabulary.",
-        fix="print the index's min() and max() beside the size of that dimension: in one_hot, scatter and gather of "
-        "labels 0 to the number of classes − 1, with an ignored value such as 255 masked; in a language model "
+        fix="print the index's min() and max() beside the size of that dimension: for labels 0 to the number of "
+        "classes − 1, with ignored values (255) masked; in a language model "
         "model.resize_token_embeddings(len(tokenizer)) after tokens were added, and no input longer than "
         "config.max_position_embeddings",
     ),

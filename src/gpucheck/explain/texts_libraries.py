@@ -480,7 +480,7 @@ TEXTS: tuple[Condition, ...] = (
         "a parameter took no part in the loss",
         r"parameters that were not used in producing|Expected to have finished reduction in the prior iteration "
         r"before|training graph has changed in this iteration|Parameter indices which did not receive grad",
-        meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
+        meaning="DistributedDataParallel waits for every gradient: a branch, or an output, was not used.",
         fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
         "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
     ),
