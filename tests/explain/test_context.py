@@ -203,8 +203,8 @@ def ids(pasted: str) -> list[str]:
         (
             "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
             "tensor.load",
-            "map_location",
-            "--index-url",
+            'without an NVIDIA GPU torch.load(path, map_location="cpu")',
+            "",
         ),
         (
             "xFormers was built for:\n    PyTorch 2.1.2+cu121 with CUDA 1201 (you have 2.1.2+cpu)",

@@ -294,12 +294,10 @@ PEERS: tuple[Condition, ...] = (
         "may hang, or deliver wrong data without an error.",
         fix=IOMMU_FIX,
         patterns=(
-            r"Missing .{0,3}iommu=pt.{0,3} from kernel command line",
-            r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
-            r"(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault",
-            r"NCCL_P2P_DISABLE ?= ?1 (works|helps|fixes|solves|avoids|makes it work)",
-            r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
-            r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
+            "Missing .{0,3}iommu=pt.{0,3} from kernel command line|(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault|"
+            "NCCL_P2P_DISABLE ?= ?1 (works|helps|fixes|solves|avoids|makes it work)",
+            r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)|\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|"
+            r"memcpy)\b.{0,40}\b(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
     ),
     Condition(

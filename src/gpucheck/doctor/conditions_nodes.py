@@ -146,8 +146,7 @@ NODES = on(
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         patterns=(
-            r"WARNING: The NVIDIA Driver was not detected",
-            r"CUDA driver version is insufficient for CUDA runtime version",
+            "WARNING: The NVIDIA Driver was not detected|CUDA driver version is insufficient for CUDA runtime version",
         ),
     ),
     Condition(
@@ -444,10 +443,8 @@ LIBRARY = on(
         cuinit=(803,),
         nvml=(DRIVER_MISMATCH,),
         patterns=(
-            r"Driver/library version mismatch",
-            r"RM has detected an NVML/RM version mismatch",
-            r"Error 803: system has unsupported display driver / cuda driver combination",
-            r"API mismatch: the client has the version",
+            "Driver/library version mismatch|RM has detected an NVML/RM version mismatch|Error 803: system has "
+            "unsupported display driver / cuda driver combination|API mismatch: the client has the version",
         ),
     ),
     Condition(

@@ -442,10 +442,7 @@ CUINIT = on(
         fix="update the driver, or use a torch built for an older CUDA",
         judge=answered,
         cuinit=(222,),
-        patterns=(
-            r"the provided PTX was compiled with an unsupported toolchain",
-            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        ),
+        patterns=("the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION",),
     ),
     Condition(
         id="driver.not_supported",
@@ -478,9 +475,8 @@ CUINIT = on(
         judge=_mps,
         cuinit=(805, 806),
         patterns=(
-            r"MPS client failed to connect to the MPS control daemon",
-            r"remote procedural call between the MPS server and the MPS client failed",
-            r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
+            "MPS client failed to connect to the MPS control daemon|remote procedural call between the MPS server and "
+            "the MPS client failed|CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
         ),
     ),
     Condition(
@@ -494,10 +490,9 @@ CUINIT = on(
         judge=_mps,
         cuinit=(807, 808, 809, 810),
         patterns=(
-            r"MPS server is not ready to accept new MPS client",
-            r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
-            r"MPS client has been terminated by the server",
-            r"CUDA_ERROR_MPS_(?:SERVER_NOT_READY|MAX_(?:CLIENTS|CONNECTIONS)_REACHED|CLIENT_TERMINATED)",
+            "MPS server is not ready to accept new MPS client|hardware resources required to (?:create MPS client|"
+            "support device connections) have been exhausted|MPS client has been terminated by the server|"
+            "CUDA_ERROR_MPS_(?:SERVER_NOT_READY|MAX_(?:CLIENTS|CONNECTIONS)_REACHED|CLIENT_TERMINATED)",
         ),
     ),
     Condition(

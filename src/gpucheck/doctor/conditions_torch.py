@@ -184,9 +184,8 @@ TORCH = on(
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
         patterns=(
-            r"module 'torch' has no attribute 'cuda'",
-            r"partially initialized module 'torch' has no attribute",
-            r"No module named 'torch\._C'",
+            "module 'torch' has no attribute 'cuda'|partially initialized module 'torch' has no attribute|No module "
+            r"named 'torch\._C'",
         ),
     ),
     Condition(
@@ -196,8 +195,7 @@ TORCH = on(
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
         patterns=(
-            r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
-            r"__nvJitLink\w+",
+            r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*|__nvJitLink\w+",
         ),
     ),
     Condition(
@@ -548,10 +546,9 @@ ARCHITECTURE = on(
         fix="install a torch that is built for this architecture; for an old GPU, one for an older CUDA",
         judge=_no_code,
         patterns=(
-            r"PyTorch no longer supports this GPU because it is too old",
-            r"no kernel image is available for execution on the device",
-            r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
-            r"does not include kernels for this GPU",
+            "PyTorch no longer supports this GPU because it is too old|no kernel image is available for execution on "
+            r"the device|with CUDA capability sm_\d+ is not compatible with the current PyTorch installation|does not "
+            "include kernels for this GPU",
         ),
     ),
     Condition(

@@ -162,8 +162,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),
     of("cuda.argument")(
         r"\bnccl\b|distbackenderror",
-        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way between the GPUs fails; "
-        "NCCL_DEBUG=INFO names the line; then a newer NCCL and driver",
+        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way fails; then a newer NCCL",
         title="a CUDA call inside NCCL got an invalid value: probably in memory shared between GPUs",
     ),
     of("numerics.nan")(
@@ -188,6 +187,11 @@ ADVICE: tuple[Advice, ...] = (
         "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, 7: their newest)",
         title="an in-place operation would lose its result's data type",
     ),
+    of("oom.other")(
+        r"\bno (?:\w+ )?process\w*\b[^.\n]{0,30}\b(?:us|hold|tak|runn)\w+|\bstill (?:\w+ )?(?:hold|occup|tak|us)\w+ "
+        r"(?:\w+ )?(?:gpu )?(?:memory|vram)|(?:kill|gpu)[\s\S]*no such process",
+        becomes="cuda.held",
+    ),
     of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
     of("oom.cuda")(
         r"(?:memory|vram)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|memory leak",
@@ -196,9 +200,14 @@ ADVICE: tuple[Advice, ...] = (
         title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
     ),
     of("tensor.type_mismatch")(
+        r"input type \(torch\.(?!cuda)\w+\) and weight type \(torch\.cuda",
+        "x = x.to(device) of every input right before the call: .to() returns a new tensor; where the program is to "
+        'use the CPU, torch.load(path, map_location="cpu") and model.to("cpu"), because the model is on the GPU',
+        title="the input is on the CPU and the model on the GPU",
+    ),
+    of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
-        "model.to(device) before it is used: its weights are on the CPU and the input on the GPU (torchsummary: "
-        'summary(model.to("cuda"), …), or device="cpu")',
+        'model.to(device) before it is used; the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
@@ -214,7 +223,9 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     of("cuda.ordinal")(
-        lambda facts: bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank"),
+        lambda facts: (
+            bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank|nproc.per.node[= ]+[2-9]")
+        ),
         lambda facts: (
             f"--nproc_per_node={more_ranks(facts) or 'N'} (torchrun --nproc-per-node), not above what python -c '"
             "import torch; print(torch.cuda.device_count())' prints: CUDA_VISIBLE_DEVICES may hide some"
@@ -241,9 +252,9 @@ ADVICE: tuple[Advice, ...] = (
         "may freeze the Mac: it is a variable of the environment, not an argument",
     ),
     of("oom.cuda")(
-        r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)",
-        "torch.inference_mode() around the evaluation, and loss.item() where losses are added up; then a smaller "
-        "batch there (valid_batch_size, per_device_eval_batch_size=1)",
+        r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)|"
+        r"\bonly (?:when|in|during|after|at)\b[^.\n]{0,40}\b(?:valid|eval|test)",
+        "torch.inference_mode() around the evaluation, loss.item() where losses are added up; then a smaller batch",
         title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
     ),
     of("tensor.placed")(
@@ -257,8 +268,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.other")(
         r"cuda_host_malloc|of pinned memory",
-        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
-        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        "nothing, it is only slower; else ulimit -l unlimited (docker --ulimit memlock=-1), or GGML_CUDA_NO_PINNED=1",
         title="llama.cpp could not pin host memory",
     ),
     of("oom.cuda", "cublas.", "cudnn.", "cusolver.")(
@@ -284,15 +294,13 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
         r"\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index|range|limit)|overflow\w* .{0,20}int ?32",
-        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
-        "compute-sanitizer python … names the kernel for the report",
+        "keep each tensor below 2³¹ elements (in chunks) ; compute-sanitizer python … names the kernel",
         title="a kernel's 32-bit index overflowed",
         certainty="strong",
     ),
     of("hip.fault", "hip.hang")(
         r"uncorrectable hardware error|\[hardware error\]|poison",
-        "drain the node and power-cycle it; where sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows "
-        "new errors, replace the GPU that the address names",
+        "power-cycle the node; where sudo amd-smi metric --ecc shows new errors, replace the GPU of the address",
         title="the AMD GPU reports an uncorrectable hardware error",
     ),
     of("llamacpp.cpu")(
@@ -309,8 +317,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("llamacpp.cpu")(
         r"\d%/\d+% cpu/gpu",
-        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 for the "
-        "service; nvidia-smi shows what else holds the GPU's memory",
+        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
         title="GPU memory holds only a part of the model, and the rest is on the CPU",
     ),
     of("oom.other")(
@@ -327,8 +334,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("quant.dtype")(
         r"is not supported for quantization method",
-        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): its weights in another quantisation, "
-        "GPTQ or compressed-tensors (w4a16), which take bfloat16",
+        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): GPTQ or compressed-tensors (w4a16)",
         title="vLLM's kernels for this quantisation take another data type",
     ),
     of("quant.dtype")(
@@ -340,7 +346,11 @@ ADVICE: tuple[Advice, ...] = (
         "float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
         title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
     ),
-    of("amp.bfloat16")(r"dtype flag|\bvllm", '--dtype half (in Python dtype="half"), with weights that allow float16'),
+    of("amp.bfloat16")(
+        r"dtype flag|\bvllm",
+        '--dtype half (in Python dtype="half", LLaMA-Factory vllm_dtype: float16), with weights that allow float16',
+        title="the model asks for bfloat16, which no GPU before Ampere (8.0) has",
+    ),
     of("cublas.not_supported")(
         r"cuda_r_16bf", "float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
     ),
@@ -368,9 +378,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("graphics.context")(
         r"vkcreateinstance|vkresult|gpu\.foundation|isaac",
-        "vulkaninfo --summary has to list NVIDIA's GPU: on the host the driver that its release notes name, with "
-        "libvulkan1 and libnvidia-gl-NNN; in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in "
-        "/usr/share/vulkan/icd.d or /etc/vulkan/icd.d",
+        "vulkaninfo --summary has to list NVIDIA's GPU: on the host its driver, with libvulkan1 and libnvidia-gl-NNN; "
+        "in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in /usr/share/vulkan/icd.d",
         title="Vulkan finds no GPU that the program can use",
     ),
     of("crash.segfault")(
@@ -404,8 +413,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
-        "sudo sysctl -w vm.max_map_count=1048576, or a dataset that returns few large tensors, not many small ones "
-        "(each is one mapping); free -h shows whether RAM is short",
+        "sudo sysctl -w vm.max_map_count=1048576, or few large tensors, not many small ones; free -h shows RAM",
         title="the process has too many memory mappings, or no RAM, for one more shared tensor",
     ),
     of("crash.bus", "shm.bus")(
@@ -459,9 +467,8 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|"
-        r"generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|"
-        r"\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train "
+        r"split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
         "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
         "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
@@ -482,6 +489,9 @@ ADVICE: tuple[Advice, ...] = (
     of("xpu.lost")(r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     of("cuda.not_supported")(
         "kernels", f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have"
+    ),
+    of("oom.host")(
+        r"error 1455|paging file", title="Windows's limit of memory (RAM and paging file together) is reached"
     ),
     of("oom.host")(
         lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
@@ -539,8 +549,8 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
-        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
-        "arrays are float64: torch.from_numpy(a).float()",
+        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s arrays '
+        "are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
@@ -550,15 +560,22 @@ ADVICE: tuple[Advice, ...] = (
         title="labels or indices are not of an integer type that the operation takes",
     ),
     of("tensor.not_implemented")(
+        r"(?:_cpu\w*|kernel_?impl|baddbmm\w*|host_softmax|addmv\w*)\W? not (?:currently )?implemented for half",
+        title="the model computes in float16 (Half) on the CPU, for which this torch has no code",
+    ),
+    of("tensor.not_implemented")(
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
         "x.float() before the call, if x holds values; if x is an index or a label, pass it as another argument",
         title="an operation got integers or booleans, for which it has no code",
     ),
     of("tensor.dtype")(
         r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth|axolotl|llama-?factory|liger|\btrl\b",
-        'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
-        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
-        "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
+        lambda facts: (
+            'with torch.autocast("cuda", dtype=torch.{}): around the step or generate(); one type for torch_dtype, '
+            "bnb_4bit_compute_dtype and the Trainer's {}=True. Unsloth: dtype=None, for_inference(model) before "
+            "generate, and pip install -U unsloth unsloth_zoo"
+        ).format(*(("float16", "fp16") if facts.holds(r"\bhalf\b|v100|\bt4\b") else ("bfloat16", "bf16"))),
+        title="parts of a model with adapters, or its input, are of different data types",
     ),
     of("cuda.feature")("old_llvm", becomes="compile.ptxas"),
     of("compile.backend")(r"cpp_builder[\s\S]*winerror 2\b|winerror 2\b[\s\S]*cpp_builder", becomes="compile.compiler"),
@@ -589,9 +606,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
-        "at once (with TensorFlow or tfds beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U "
-        "'jax[cuda12]', with LD_LIBRARY_PATH unset",
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of it (with "
+        "TensorFlow beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U 'jax[cuda12]'",
     ),
     of("cudnn.version")(
         r"ld_library_path contains|comes bundled with cudnn",
@@ -613,11 +629,12 @@ ADVICE: tuple[Advice, ...] = (
             )
             + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
             "free, pin less host memory (pin_memory=False; ulimit -l)"
+            + f"; else {SMALLER}"
+            * facts.holds(r"batch[_ ]?size")
         ),
-        title="a CUDA call found no memory, outside torch's allocator",
-        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
-        "memory for a context, a late module, a graph, a stream, IPC or pinned host memory.",
-        certainty="strong",
+        title="a CUDA call found no memory: usually the GPU is full",
+        meaning="torch's allocator says `CUDA out of memory. Tried to allocate` since 1.0: this text is the runtime's "
+        "(a context, a late module, a graph, IPC or pinned host memory), or an older torch's.",
     ),
     of("oom.cuda")(
         lambda facts: (
@@ -663,8 +680,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.device_mismatch")(
         r"devices, \w+:\d+ and \w+:\d|on \w+:\d+, different from other tensors on \w+:\d",
-        'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
-        "process, and torch.cuda.set_device(local_rank) before the model is made",
+        'x.device (Lightning self.device) in place of "cuda" and "cuda:0", GPU 0 in every process, and '
+        "torch.cuda.set_device(local_rank) first; CUDA_VISIBLE_DEVICES=0 where one GPU is enough",
+        title="two tensors are on different GPUs",
     ),
     of("tensor.device_mismatch")(
         # torch names the argument that is on the second device; the arguments before it are on the first.
@@ -799,8 +817,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.ptx")(
         r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
-        "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
-        "gpu-burn: make COMPUTE=8.6), and update the driver",
+        "build the program for this GPU (compute_cap of nvidia-smi; gpu-burn: make COMPUTE=8.6), and update the driver",
         title="the driver could not compile a kernel's PTX",
         certainty="strong",
     ),

@@ -64,6 +64,13 @@ ADVICE: tuple[Advice, ...] = (
         f"torchvision --index-url {fixes.INDEX}/cuXYZ: the channel pytorch ends at 2.5 (pytorch-cuda 11.8, 12.1, 12.4)",
         title="conda's channels have no such torch, or no set that fits it",
     ),
+    of("cuda.capability", "architecture.")(
+        lambda facts: facts.vendor == "amd",
+        "nothing where the program goes on: it is a warning; where it fails, rocminfo | grep gfx and torch.cuda."
+        "get_arch_list(): a torch or ROCm that lists the GPU (gfx803, RX 4xx and 5xx, only old ones)",
+        title="a check made for NVIDIA's GPUs, which says nothing of an AMD GPU",
+        meaning="ROCm's torch prints a capability for AMD GPUs too, and compares it with NVIDIA's.",
+    ),
     of("cuda.capability")(
         r"\A(?![\s\S]*(?:torch|kernel binar))[\s\S]*\b(?:tensorflow|keras|rasa)\b",
         "TensorFlow 2.4 (RTX 30), 2.10 (RTX 40) or newer, for 1.x the image nvcr.io/nvidia/tensorflow:23.03-tf1-py3",

@@ -76,8 +76,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.handle", "cuda.ptx", "cuda.capability", "cuda.no_kernel", "cuda.invalid_image")(
         r"\A(?=[\s\S]*tensorflow)(?![\s\S]*torch)[\s\S]*(?:rtx ?(?:pro \d|50[5-9]0)|capability 1[02]\.|\bg?b[12]00?\b)",
-        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer, which is built for Blackwell; else a "
-        "TensorFlow (tf-nightly) whose release notes name it",
+        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer; else tf-nightly",
         title="TensorFlow's wheel has no code for this GPU (Blackwell)",
     ),
     of("cudnn.", "cublas.", "cuda.no_kernel")(
@@ -119,14 +118,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("bitsandbytes.setup")(
         r"bnb_cuda_version=\S",
-        "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
-        "bitsandbytes; python -m bitsandbytes shows what it needs",
+        "unset BNB_CUDA_VERSION, then pip install -U bitsandbytes; python -m bitsandbytes shows what it needs",
     ),
     of("torch.no_accelerator")(
         r"expected a cuda device, but got:? ?(?:cpu|meta|mps)|\b(?:tpu|xla)accelerator\b",
-        "call torch.cuda functions only where device.type is cuda; in ComfyUI and the like update the custom node that "
-        "the traceback names, without options that put the model on the CPU (--cpu, device: cpu); in a Trainer "
-        'accelerator="auto", or one that the message lists',
+        "torch.cuda functions only where device.type is cuda; in ComfyUI update the custom node in the traceback, "
+        'without options that put the model on the CPU (--cpu, device: cpu); in a Trainer accelerator="auto"',
         title="the program asks for another kind of device than the machine or its options give it",
     ),
     of("cuda.initialization")(
@@ -142,13 +139,22 @@ ADVICE: tuple[Advice, ...] = (
         title="xformers chose an attention kernel that this GPU cannot run",
     ),
     of("tensor.load")(
-        lambda facts: "smi" in facts.names and facts.build[:2] != "cu" and facts.holds(r"is_available\W+is false"),
-        lambda facts: f"torch has no CUDA, or one that is too new for the driver: {install_torch(facts)}",
+        lambda facts: (
+            facts.holds(r"is_available\W+is false") and not ({"mac", "rocm"} & facts.platforms or "ray" in facts.names)
+        ),
+        lambda facts: (
+            (
+                ""
+                if facts.vendor == "nvidia"
+                else 'without an NVIDIA GPU torch.load(path, map_location="cpu"); with one '
+            )
+            + f"torch has no CUDA, or one that is too new for the driver (nvidia-smi): {install_torch(facts)}"
+        ),
+        title="torch sees no GPU here, and the checkpoint was saved on one",
     ),
     of("kernel.nvrm")(
         r"nv_err_no_memory",
-        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
-        "less: vLLM --gpu-memory-utilization 0.7",
+        "end what holds memory (free -h, nvidia-smi); on GB10 or Jetson vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
     ),
     of("nvml.wsl", "nvml.not_loaded")(
@@ -175,6 +181,13 @@ ADVICE: tuple[Advice, ...] = (
         "the container then uses the CPU; or run that program outside of docker, where it can use Metal (Ollama: its "
         "app for macOS, which containers reach as host.docker.internal:11434)",
         title="docker on a Mac has no NVIDIA GPU to pass to containers",
+    ),
+    of("dist.unused")(
+        r"(?:设置|set|added|tried|us(?:e|ed|ing)|with|enabled)[ 了]{0,3}(?:the )?find_unused_parameters|parallel\([^)"
+        "]*find_unused_parameters ?= ?true|find_unused_parameters ?(?:= ?true)?,? (?:is|was|already|but|does)",
+        "one loss = loss_1 + loss_2 + … of all outputs of forward, and one backward() before the next forward (0 * "
+        "x.sum() for an output that is not needed); TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        title="probably an output of forward takes no part in the loss: find_unused_parameters=True is set already",
     ),
     of("import.glibc")(
         r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
@@ -216,18 +229,36 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu")(
         lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
-        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision, or that built "
-        "from its sources; other indexes have none for this GPU",
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
     ),
     of("hip.none")(
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
         title="the user may not open /dev/kfd, which ROCm needs",
+    ),
+    of("hip.none")(
+        r"/dev/kfd\b[^\n]{0,40}no such file",
+        "ls -l /dev/kfd on the host: where it is there, docker run --device=/dev/kfd --device=/dev/dri --group-add "
+        "video --group-add render; where it is not, the host needs Linux with AMD's kernel driver (amdgpu) for this "
+        "GPU: Docker Desktop's virtual machine has no /dev/kfd (ROCm inside WSL uses /dev/dxg)",
+        title="/dev/kfd is not there: the container was not given it, or the host has no amdgpu driver for this GPU",
     ),
     of("cuinit.too_old")(
         r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
         "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
         "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
         title="the container has no GPU (or its program needs CUDA 13)",
+    ),
+    of("import.extension", "import.symbol")(
+        r"mmcv[./\\]_ext",
+        lambda facts: (
+            "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch and its CUDA: pip install "
+            + ("mmcv-full==VERSION" if facts.holds(r"mmcv\W{1,3}(?:full|v?1\.)|mmdet\W{1,3}[12]\.") else "mmcv")
+            + " -f https://download.openmmlab.com/mmcv/dist/"
+            + (facts.build or "cu" + "".join((re.findall(r"cuda\W{1,3}(\d\d)\.(\d)", facts.text) or ["XYZ"])[0]))
+            + f"/torch{'.'.join(facts.torch.split('.')[:2]) or 'X.Y'}.0/index.html; where that page has none (torch "
+            "after 2.4) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation FOLDER_OF_ITS_SOURCES"
+        ),
+        title="mmcv's compiled operations are missing, or built for another torch (before 2.0 only mmcv-full has them)",
     ),
     of("import.symbol", "attention.package")(
         lambda facts: bool(abi(facts)),
@@ -239,7 +270,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("hip.arch")(
         lambda facts: (
-            facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
+            facts.holds(r"\bmi(?:[123]\d\dx?|[56]0)\b|\binstinct\b|\bgfx9[045]\w+")
             or (
                 bool(facts.names & {"native", "llama"})
                 and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama\b|koboldcpp"))
@@ -271,6 +302,13 @@ ADVICE: tuple[Advice, ...] = (
         title="a library that belongs to torch's wheel is not installed",
     ),
     of("import.library")(
+        lambda facts: (
+            (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds("libcudnn_(?:ops|cnn)\\.so\\.9")
+        ),
+        "pip install ctranslate2==4.4.0, the last one for cuDNN 8, which this torch brings; or torch 2.4 or newer",
+        title="CTranslate2 4.5 or newer wants cuDNN 9, and a torch before 2.4 brings cuDNN 8",
+    ),
+    of("import.library")(
         r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
         r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12|library libcublas\.so\.\d+ is not found or cannot be loaded",
         "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
@@ -293,6 +331,7 @@ ADVICE: tuple[Advice, ...] = (
             f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
             "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
         ),
+        title="a package was built for a CUDA whose library is not found here",
     ),
     of("import.symbol")(
         lambda facts: (
@@ -307,6 +346,13 @@ ADVICE: tuple[Advice, ...] = (
         "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
         "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
         title="the linker does not find a library of the CUDA toolkit",
+    ),
+    of("import.nms", "import.symbol")(
+        r"\A(?=[\s\S]*(?:\] torch==|installed (?:[^\n]* )?torch-)(\d\.\d+\.\d))[\s\S]*"
+        r"(?:pytorch version: |(?m:^)(?:>>> )?)(?!\1)[12]\.\d+\.\d[\w+]*(?: (?:true|false)|\n)",
+        "python -c 'import torch; print(torch.__file__)': where that is not this environment (~/.local, PYTHONPATH, "
+        "conda's), pip uninstall torch there; then pip install --force-reinstall torch torchvision",
+        title="two torches are mixed: the imported one is of another version than the one that pip installed",
     ),
     of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision lacks its CUDA half"),
     of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
@@ -368,7 +414,8 @@ ADVICE: tuple[Advice, ...] = (
         title="DGL has no library for the torch in place",
     ),
     of("import.symbol")(
-        r"torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib",
+        r"(?:torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib)[\w./\\-]*\.(?:so|pyd|dll)|either \W{0,2}pyg-lib|"
+        r"and torch_\w+ were compiled|no module named torch_[sc]",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
         "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html, with what "
         "torch.__version__ prints; they fit pip's torch, and conda-forge's needs conda-forge's pytorch_scatter",
@@ -386,10 +433,20 @@ ADVICE: tuple[Advice, ...] = (
         "-DOPENCV_DNN_CUDA=ON -DCUDA_ARCH_BIN=X.Y (5.3 or newer), until cv2.getBuildInformation() says cuDNN: YES",
         title="this OpenCV is built without CUDA",
     ),
+    of("package.cpu_build")(
+        r"dgl\b",
+        "pip uninstall -y dgl, then for torch 2.1 to 2.4 pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/"
+        "repo.html (that torch's number; cu118 or cu121), for torch 1.12 to 2.0 pip install 'dgl<2' -f https://data.dgl"
+        ".ai/wheels/cu117/repo.html (cu116, cu117, cu118); other torches have none",
+        title="this DGL is its build for the CPU, which is PyPI's",
+    ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
-        r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b",
-        'device="cpu" in the code, or the program\'s option for it (faster-whisper: also compute_type="int8")',
+        r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b|"
+        r"\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b|\bno gpu (?:on|in) (?:my|this)",
+        'device="cpu" in the code (.cuda() is .to("cpu") then), or the program\'s option for it (faster-whisper: also '
+        'compute_type="int8"); where its own CUDA code is needed, a machine with an NVIDIA GPU: no other torch helps',
         title="the program asks for CUDA on a machine without an NVIDIA GPU",
+        meaning="A torch without CUDA is right for such a machine; the program has to use the CPU.",
     ),
     of("nvcc.old")(
         r"unknown option|has no member",
@@ -541,7 +598,11 @@ ADVICE: tuple[Advice, ...] = (
         "abi3-manylinux_2_28_x86_64.whl --extra-index-url https://download.pytorch.org/whl/cu129 (V the release)",
     ),
     of("import.library")(
-        lambda facts: facts.build.startswith("cu") and bool(facts.needs) and facts.build[2:4] != facts.needs,
+        lambda facts: (
+            facts.build.startswith("cu")
+            and bool(facts.needs)
+            and not facts.build[2:].startswith(facts.needs.replace(".", ""))
+        ),
         lambda facts: (
             f"the release of {facts.extension or facts.compiled or 'the package that asks for it'} for CUDA "
             f"{facts.build[2:4]} (torch is {facts.build}; vLLM: the +{facts.build} wheel of its releases, sgl-kernel "
@@ -576,7 +637,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("pip.torch")(lambda facts: bool(facts.asked or facts.wanted) and "no_triton" not in facts.names, find_version),
     of("torch.no_accelerator", "torch.sees_none", "cuinit.100")(
-        lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
+        lambda facts: (
+            facts.vendor == "amd"
+            and (facts.build.startswith("rocm") or ("rocm" in facts.platforms and "windows" not in facts.platforms))
+        ),
         becomes="hip.none",
     ),
     of("cuda.no_kernel")(lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
@@ -596,8 +660,7 @@ ADVICE: tuple[Advice, ...] = (
     of("bitsandbytes.setup")(
         r"cuda[ _]setup:|bitsandbytes-windows",
         "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
-        "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
-        "print(torch.cuda.is_available())' has to print True",
+        "than 0.44 (newer ones have all CUDAs); python -c 'import torch; print(torch.cuda.is_available())' prints True",
         title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
@@ -654,13 +717,6 @@ ADVICE: tuple[Advice, ...] = (
         "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
         title="the build finds no CUDA compiler (nvcc)",
     ),
-    of("import.extension")(
-        r"mmcv\._ext",
-        "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
-        "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
-        "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
-        "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA",
-    ),
     of("nvml.mismatch")(
         lambda facts: "reboot" in facts.names and "container" not in facts.names,
         "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
@@ -700,10 +756,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         "jetson",
-        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
-        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, and "
-        "/usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA 10.2); in a container docker run "
-        "--runtime nvidia with an image of the host's JetPack",
+        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0; others: sudo "
+        "apt-get install nvidia-jetpack, and /usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA "
+        "10.2); in a container docker run --runtime nvidia with an image of the host's JetPack",
     ),
     of("container.no_runtime", "container.cli", "container.cdi")(
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
@@ -763,8 +818,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("compile.backend")(
         r"unexpected type fp8",
-        "torch.compile off for a model with float8 weights (ComfyUI: no torch compile node), or weights in bfloat16, "
-        "float16 or GGUF: Triton computes no sums in float8",
+        "no torch.compile for float8 weights (ComfyUI: no torch compile node), or weights in bfloat16 or GGUF",
         title="torch.compile met arithmetic on float8, which Triton does not have",
     ),
     of("compile.backend")(
@@ -780,22 +834,30 @@ ADVICE: tuple[Advice, ...] = (
     of("torch.cpu_only")(
         # If the paste states no build, the text itself shows that torch has no CUDA.
         lambda facts: (
-            (facts.build == "cpu" or (not facts.build and fixes.release_of(facts.torch) in fixes.RELEASES))
+            (
+                facts.build == "cpu"
+                or (not facts.build and fixes.release_of(facts.torch) in fixes.BUILDS_OF_TORCH_1 | fixes.RELEASES)
+            )
             and not ("mac" in facts.platforms or facts.holds(r"\bconda install [^\n]*torch|_cpu_\d"))
         ),
-        install_torch,
+        lambda facts: (
+            install_torch(facts)
+            and (
+                install_torch(facts)
+                + '; without an NVIDIA GPU device="cpu", or the program\'s option' * (not facts.vendor)
+            )
+        ),
     ),
     of("cuinit.100", "torch.no_accelerator", "torch.sees_none", "tensor.load")(
         "ray",
-        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; vLLM "
-        'on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, '
-        'or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
+        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs elsewhere; Flower: "
+        'client_resources={"num_gpus": 1}; vLLM on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": '
+        '1}, or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
     ),
     of("cuinit.100", "cuinit.no_driver", "nvml.no_library", "torch.no_accelerator", "torch.sees_none")(
         "jetson",
         "NVIDIA's torch wheel for the JetPack (those of PyPI and PyTorch's indexes have no code for it), and sudo "
-        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and an image of the host's "
-        "JetPack (a Jetson before JetPack 7 has no nvidia-smi)",
+        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and its JetPack's image",
         title="this Jetson's GPU is not seen: usually torch is not NVIDIA's wheel for the JetPack",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
@@ -809,8 +871,14 @@ ADVICE: tuple[Advice, ...] = (
         title="the cluster's job sees no GPU",
         certainty="hint",
     ),
+    of("cuinit.100", "cuda.ordinal", "torch.no_accelerator", "torch.sees_none")(
+        r"environ\W{1,3}cuda_visible_devices\W{1,5}=\W{0,3}[1-9]",
+        'take os.environ["CUDA_VISIBLE_DEVICES"] = … out of the program, or write "0": nvidia-smi -L shows the numbers',
+        title="the program itself asks for a GPU by a number that this machine probably does not have",
+    ),
     of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
-        "colab", "Runtime, Change runtime type, a GPU; then start the notebook again"
+        "colab",
+        "Runtime, Change runtime type, a GPU; then run again, CUDA_VISIBLE_DEVICES unset or 0",
     ),
     of("cuda.no_kernel")(
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),

@@ -64,8 +64,7 @@ _OWN = (
             "device.error",
             "the device works",
             "The device, its driver or one of its libraries failed during the work: a known device error, a small "
-            "kernel that fails in a fresh process too, or no answer. Earlier measurements are kept and judged, but "
-            "they do not meet a threshold.",
+            "kernel that fails in a fresh process too, or no answer. Earlier results are kept, and meet no threshold.",
             "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
         ),
         Id(
@@ -274,7 +273,11 @@ def _answer(match: Match) -> TextMatch:
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
-        title="an allocation failed although memory was free" if read.doubt else text.title,
+        title="an allocation failed although memory was free"
+        if read.doubt
+        else "one request for memory is larger than the GPU"
+        if text.id in ("oom.cuda", "oom.hip") and "exceeds the whole GPU" in then
+        else text.title,
         meaning="" if read.doubt else text.meaning,
         certainty="hint" if read.doubt else match.certainty,
         then=then,

@@ -114,7 +114,7 @@ _ONE = {
         r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4})"
         r"(gfx(?!\w*x\b)\d{3,4}\w?)\b"
     ),
-    "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
+    "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.((?:9|10)\.\d|1\d)\b"),
     "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(rf"(?:{_ASKED}torch\w*==[\d.]+\+|looking in indexes: \S*/whl/)((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
@@ -153,7 +153,8 @@ _CODES = (
 # A frame of a traceback: the path of its file.
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
 _NAMED = {
-    "ray": r"\bray::|\b(?:import|from) ray\b|@ray\.|\bray\.exceptions|\(raylet\)|ray_distributed_executor|raytaskerror",
+    "ray": r"\bray::|\b(?:import|from) ray\b|@ray\.|\bray\.exceptions|\(raylet\)|ray_distributed_executor|raytaskerror|"
+    r"\bflwr\b",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
@@ -194,6 +195,7 @@ _NAMED = {
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
     "portable": r"python_embeded",
+    "bundled": r"\bsystem\\python\\lib",
     # Programs with a user interface, whose users do not change the code.
     "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga|kohya_ss[/\\]|onetrainer",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
@@ -202,8 +204,7 @@ _NAMED = {
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
-    r"\bquadro k(?!620|1200|2200)\d+|"
-    r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
+    r"\bquadro k(?!620|1200|2200)\d+|capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
     "suspend": r"(?:\b|pmops_)suspend(?:s|ed|ing)?\b|powermanagement|powermgmt|\b(?:enters?|from) standby\b|"
     r"\bto sleep\b|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+|standby|wak\w+)\b",
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
@@ -295,7 +296,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
 _IS_WINDOWS = re.compile(
-    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bwin ?1[01]\b|"
+    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bwin ?1[01](?!\d)|"
     r"\b(?:not|doesnt|dont|cannot|cant|isnt) (?:\w+ ){0,4}(?:on|in|under) windows\b|\bim on windows\b"
 )
 # A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.
@@ -330,7 +331,8 @@ def read(pasted: str, spaced: str) -> Facts:
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         listed=_listed(text),
         # Messages of torch.compile suggest these two variables, so they do not count as set.
-        tried=frozenset(itertools.chain(*_SET.findall(text))) - {"", "torch_logs", "torchdynamo_verbose"},
+        tried=frozenset(itertools.chain(*_SET.findall(text)))
+        - {"", "torch_logs", "torchdynamo_verbose", "map_location"},
         text=text,
         **singles,
     )
@@ -345,7 +347,7 @@ def _torch(text: str) -> tuple[str, str]:
     build = build or ("xpu" if re.search(r"xpu used to build pytorch: \d", text) else "")
     cuda = (
         r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?|torch was compiled with|compile\s+pytorch|"
-        r"cudatoolkit)[ \t:=(]+(none|n/a|\d+\.\d+)"
+        r"cudatoolkit|\btorch[^\n]{0,24}\d with cuda)[ \t:=(]+(none|n/a|\d+\.\d+)"
     )
     if not build and (built := re.search(cuda, text)):
         without = "" if re.search(r"rocm used to build pytorch: \d", text) else "cpu"

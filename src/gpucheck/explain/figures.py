@@ -285,7 +285,7 @@ def _memory_then(
     """Return the step that helps most."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if requested > (whole or TIB):
-        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
+        return f"{SMALLER}: one request exceeds the whole GPU; where that is a surprise, print the tensor's shape"
     if not whole:
         return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in found else ""
     if "allowed_bytes" in found and free > requested:
@@ -475,8 +475,6 @@ def _xid(name: str, said: str, around: str) -> Figures:
     return Figures(found, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", found))
 
 
-# --- shared memory ----------------------------------------------------------------------------------------------------
-
 # The error follows within this distance of the message about the segment.
 _NEAR = r"\A.{0,380}?"
 # Errors of a segment: the pattern, its meaning, and the steps for NCCL and torch. An empty step keeps the text's own.
@@ -510,8 +508,6 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 
-
-# --- InfiniBand -------------------------------------------------------------------------------------------------------
 
 # The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last, because it only
 # follows from another one.
@@ -567,7 +563,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"cgroup|device (rules|filter)|BPF_",
         "the toolkit could not add the GPU to the container's cgroup",
-        "install a newer nvidia-container-toolkit; for rootless or nested containers set no-cgroups = true in "
+        "a newer nvidia-container-toolkit; rootless or nested: no-cgroups = true in "
         "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
         "--output=/etc/cdi/nvidia.yaml",
     ),
@@ -600,8 +596,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"ldcache|ldconfig",
         "ldconfig did not run inside the container",
-        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in '
-        "/etc/nvidia-container-runtime/config.toml",
+        'ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in /etc/nvidia-container-runtime/config.toml',
     ),
     (
         r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
@@ -741,8 +736,7 @@ _READINGS: tuple[Reading, ...] = (
         r"gcc versions later than (?P<newest_gcc>\d+)",
         "this nvcc takes gcc up to {newest_gcc}",
         "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
-        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (in conda: conda install -c conda-forge "
-        "gxx={newest_gcc}); or a newer CUDA toolkit",
+        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (conda install -c conda-forge gxx={newest_gcc})",
     ),
     Reading(
         "nvcc.host_compiler",
@@ -765,7 +759,7 @@ _READINGS: tuple[Reading, ...] = (
         (
             r"(?:GPU ?\d+ |^|[\s:])(?P<device>(?:NVIDIA|Tesla|GeForce|Quadro|GRID|RTX|GTX)[\w -]*?) (?:with CUDA "
             r"capability|which is of)",
-            r"of (?:cuda )?capability (?P<architecture>\d+\.\d+)",
+            r"(?<!\] which is )of (?:cuda )?capability (?P<architecture>\d+\.\d+)",
             r"CUDA capability (?P<architecture>sm_\d+\w?)",
             r"supports CUDA capabilities (?P<wheel_architectures>(?:sm_\d+\w?[ ,]*)+)",
         ),

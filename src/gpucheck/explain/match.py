@@ -400,21 +400,21 @@ _GOES_ON = re.compile(
 )
 # Messages about a harmless condition. They are information, whatever else the paste has.
 _HARMLESS = re.compile(
-    r"\ballreduce is disabled\b|accepting this combination|shouldn'?t be a problem|userwarning: failed to initialize "
-    r"numpy|errno: 97\b|failed to mu?n?lock\b|\bloopback address as fallback",
+    r"\b(xformers|(flash|sage) attn) is not installed!|\ballreduce is disabled\b|accepting this combination|shouldn'?t "
+    r"be a problem|userwarning: failed to initialize numpy|errno: 97\b|failed to mu?n?lock\b|\bloopback address as "
+    "fallback",
     re.IGNORECASE,
 )
 # Words before an error that a sentence only mentions: the sentence denies it, warns of it or asks about it.
 _DENIED = re.compile(
-    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|"
-    r"\b(is|was|are|were|do|does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see| "
-    r"the)*( \w+){0,2}$|\b(if|in case) "
-    r"(you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( also)? "
-    r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
-    r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
-    r"\w+)?$|\b(docs?|documentation|readme|manual|page|comment|source|code) (says?|states?|mentions?|claims?)( "
-    r"that)?( \w+)?$|\b(no|any|without) (sign|evidence|trace|indication|hint)s?( of)?( an?| any)?( "
-    r"\w+)?$|\b(rul(e|ed|es|ing) out|exclud(ed|es|ing)|unrelated to|nothing to do with|rather than)( \w+){0,2}$"
+    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|\b(is|was|are|were|do|"
+    r"does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|"
+    r"in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( "
+    r"also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
+    r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( \w+)?$|\b(docs?|documentation|readme|"
+    r"manual|page|comment|source|code) (says?|states?|mentions?|claims?)( that)?( \w+)?$|\b(no|any|without) (sign|"
+    r"evidence|trace|indication|hint)s?( of)?( an?| any)?( \w+)?$|\b(rul(e|ed|es|ing) out|exclud(ed|es|ing)|unrelated "
+    r"to|nothing to do with|rather than)( \w+){0,2}$"
 )
 # Words before an error that an exception only warns of.
 _HEDGED = re.compile(r"\b(may|might|could|can|would) (also )?(cause|lead to|result in|trigger)( \w+){0,5}$")

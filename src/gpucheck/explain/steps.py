@@ -27,8 +27,8 @@ def install_torch(facts: Facts) -> str:
     """Return the command that installs the same torch with code for these GPUs."""
     if "jetson" in facts.names:
         return fixes.JETSON
-    if not (facts.capabilities or facts.driver_cuda):
-        release = fixes.release_of(facts.torch) or fixes.NEWEST
+    release = fixes.release_of(facts.torch) or fixes.NEWEST
+    if not (facts.capabilities or (facts.driver_cuda and release not in fixes.BUILDS_OF_TORCH_1)):
         tags = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
         if not tags:
             return ""
@@ -156,7 +156,7 @@ def install_for_amd(facts: Facts) -> str:
     if "windows" in facts.platforms:
         return (
             "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; for "
-            "other packages their release for ROCm or DirectML"
+            "other packages their release for ROCm or DirectML (those of CUDA code alone need an NVIDIA GPU)"
         )
     return (
         "pip uninstall torch torchvision torchaudio, then install them from PyTorch's index for ROCm (the selector on "
@@ -196,9 +196,15 @@ def filled(then: str, facts: Facts) -> str:
             driver = facts.driver_cuda or None
             wanted, tag = fixes.choose(facts.capabilities, driver, facts.processor, version=facts.torch)
             then = then.replace("cuXYZ", tag) if tag and wanted == fixes.pinned(facts.torch) else then
-        tags = fixes.RELEASES.get(fixes.release_of(facts.torch) or fixes.NEWEST, ("cu126", "cu128", "cu130"))
+        tags = (fixes.BUILDS_OF_TORCH_1 | fixes.RELEASES).get(fixes.release_of(facts.torch) or fixes.NEWEST, ())
         among = f"; cuXYZ is one of {', '.join(tags)}, not above the CUDA version in nvidia-smi"
-        return then + among * ("/cuXYZ" in then and "selector" not in then and "rocm" not in facts.platforms)
+        return then + among * bool(
+            tags
+            and "/cuXYZ" in then
+            and "openmmlab" not in then
+            and "selector" not in then
+            and "rocm" not in facts.platforms
+        )
     build = named[0]
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
@@ -252,8 +258,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
-        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit (or "
-        "Adafactor), and a smaller resolution",
+        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit",
     ),
     (
         r"webui|--(?:med|low)vram|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
@@ -275,7 +280,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "a smaller batch (batch=-1 chooses one; YOLOv5 --batch-size -1), a smaller imgsz, or a smaller model (n or s)",
     ),
     (
-        r"gaussian[-_ ]?splat|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
+        r"gaussian[-_ ]?splat|rasterize_gaussians|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
         "smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
     ),
     (r"invokeai", "a smaller image, a quantised model and T5, and enable_partial_loading: true in invokeai.yaml"),
@@ -294,7 +299,8 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "over more GPUs (FSDP, ZeRO): AdamW's take 8 bytes for each parameter, and a smaller batch hardly helps",
     ),
     (
-        r"deepspeed\.initialize|deepspeed[/\\]runtime[/\\]zero[/\\][^\n]*in (?:__init__|initialize_optimizer_states)",
+        r"deepspeed\.initialize|optimizer states? init|deepspeed[/\\]runtime[/\\]zero[/\\][^\n]*in (?:__init__|"
+        "initialize_optimizer_states)",
         '"stage": 3 with offload_optimizer and offload_param on "cpu" in DeepSpeed\'s configuration, or more GPUs: '
         "parameters and states do not fit, and a smaller batch does not help",
     ),
@@ -355,8 +361,6 @@ def room(then: str, facts: Facts) -> str:
         return f"{step}; else {then}"
     return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
 
-
-# -- the equivalents of other platforms --------------------------------------------------------------------------------
 
 _CUDA_IS_NOT_THERE = (
     *("torch.cpu_only", "torch.no_accelerator", "cuinit.", "nvml.no", "nvml.permission", "import.libcuda"),
@@ -425,9 +429,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         ("import.library", "import.nvjitlink"),
-        "`where NAME.dll` tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
-        "site-packages\\nvidia\\cudnn\\bin; NVIDIA's installer puts cuDNN 9 into CUDNN\\v9.N\\bin\\12.N), or install "
-        "the CUDA or cuDNN whose version is in the name",
+        "`where NAME.dll` tells whether PATH has it: else put its folder on PATH (of pip's cuDNN: site-packages\\nvidia"
+        "\\cudnn\\bin; NVIDIA's installer: CUDNN\\v9.N\\bin\\12.N), or install the version in the name",
     ),
     (
         "windows",
@@ -450,8 +453,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         _DRIVER,
-        "install NVIDIA's newest driver for Windows, restart Windows, and see that nvidia-smi lists the GPU; a yellow "
-        "sign in the Device Manager names the cause",
+        "install NVIDIA's newest driver for Windows and restart; a yellow sign in the Device Manager names the cause",
     ),
     ("rocm", ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert"), SERIALIZE),
 )
@@ -495,6 +497,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
     ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
     ("windows", r"pip list \| grep[^);:,]*?(?= shows|[);:,]|$)", "pip list"),
+    ("bundled", _PIP, r".\\system\\python\\python.exe -m pip "),
     ("portable", _PIP, r".\\python_embeded\\python.exe -m pip "),
     ("uv", r"(?<!uv )" + _PIP, "uv pip "),
     ("webui", r"(?<![\w-])(?:python -m )?pip (?=install --force|uninstall|list|show)", "venv/bin/python -m pip "),

@@ -27,9 +27,8 @@ CUDA_SAYS = (
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
     r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|"
     # Triton Inference Server and gpu-burn.
-    r"unable to create (CUDA )?stream:|\(gpu_burn\S{1,20}:\d+\):|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
-    r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| returned error)( with "
-    r"error)?:?) ?"
+    r"unable to create (CUDA )?stream:|\(gpu_burn\S{1,20}:\d+\):|Runtime API error \d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|"
+    r"Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| returned error)( with error)?:?) ?"
 )
 
 

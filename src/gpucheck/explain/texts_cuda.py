@@ -44,8 +44,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel used an instruction that the GPU does not know",
         r"an illegal instruction was encountered",
         meaning="A bug in a kernel, or code built for another architecture. Rarely the hardware.",
-        fix="rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
-        "--device cuda on that machine tests the GPU itself",
+        fix="reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke tests it",
         follows=("assert.",),
     ),
     strong(
@@ -77,10 +76,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
-        meaning="An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
-        "vocabulary; else in gather, index_select or x[i].",
-        fix="print the index's min() and max() beside the size of that dimension: in one_hot, scatter and gather of "
-        "labels 0 to the number of classes − 1, with an ignored value such as 255 masked; in a language model "
+        meaning="An index is negative or beyond the end: in an embedding, a token that is not in the vocabulary.",
+        fix="print the index's min() and max() beside the size of that dimension: for labels 0 to the number of "
+        "classes − 1, with ignored values (255) masked; in a language model "
         "model.resize_token_embeddings(len(tokenizer)) after tokens were added, and no input longer than "
         "config.max_position_embeddings",
     ),
@@ -134,13 +132,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.invalid_image",
         "the driver cannot read a kernel's code",
-        r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
-        r"hipErrorInvalid(KernelFile|Image|Source)\b",
-        r"(?<!HIP error: )(?<!ROCm error: )device kernel image is invalid",
+        "(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)|(?<!HIP error: )(?<!ROCm error: )device "
+        "kernel image is invalid|cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)|"
+        "CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
+        r"hipErrorInvalid(KernelFile|Image|Source)\b|\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
         CUDA_SAYS + r"named symbol not found",
-        r"cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)",
-        r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
-        r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
         CUDA_SAYS + r"shared object symbol not found",
         meaning="The code was found but does not fit this driver.",
         fix="rm -r ~/.triton/cache /tmp/torchinductor_$USER, which may hold code of another GPU or CUDA; then a newer "
@@ -346,9 +342,8 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "cuda.ptx",
         "the driver is too old to compile this PTX",
-        r"the provided PTX was compiled with an unsupported toolchain",
-        r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|PTX JIT compilation failed",
-        r"(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
+        "the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|"
+        "PTX JIT compilation failed|(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
         meaning="Code compiled at run time (Triton, NVRTC) is of a newer CUDA than the driver's (same major version).",
         fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
     ),
@@ -362,7 +357,8 @@ TEXTS: tuple[Condition, ...] = (
         r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)|HIP "
         r"error: (shared object initiali[sz]ation failed|invalid kernel file)|Attempting to use hipBLASLt on an? "
         r"unsupported architecture|GPU archs? of .{0,40}(is|are) (invalid|not supported)",
-        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
+        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,12}instruction not supported|"
+        "HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
         "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never another generation's",
@@ -461,15 +457,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.feature",
         "this GPU's generation does not have what an operation needs",
-        r"(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
+        "(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
         r")?(compute )?capability (of )?(>=|at least|\d)|Rowwise scaling is not currently supported on your device|"
-        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 "
-        r"requires|requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target "
-        r"sm_\d+\w?( or higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not "
-        r"supported)|Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|"
-        r"Cooperative launch requested but not supported",
+        r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 requires|"
+        r"requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target sm_\d+\w?( or "
+        r"higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)|Cannot "
+        r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
+        r"requested but not supported|Capability [\d.]+\) or newer arch",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
-        r"Capability [\d.]+\) or newer arch",
         meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
         " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",
@@ -525,11 +520,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
         r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(avoid|code: -5|ocl_\w+\.cpp.{0,40}) CL_O",
         follows=("xpu.float64",),
-        meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
-        "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
-        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: "
-        "VAE Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and the "
-        "torch that was released for it",
+        meaning="The error's name tells: DEVICE_LOST is a reset, OUT_OF_RESOURCES is memory, INVALID_… the call.",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: VAE "
+        "Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and torch",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),

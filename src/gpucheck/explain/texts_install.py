@@ -63,15 +63,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.nvjitlink",
         "another CUDA library is loaded instead of torch's",
-        r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
-        r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
-        r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
-        r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
-        r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
-        r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
-        r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
-        r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
-        r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
+        r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed|undefined symbol: (__nvJitLink|cu(blas|sparse|solver|"
+        r"fft|rand|da)|nccl|nvrtc)\w*|lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: "
+        r"undefined symbol|lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version "
+        r".{1,40} not found|symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file|not "
+        r"defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so|CublasLt "
+        r"version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins|"
+        r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)|Found cu(SOLVER|BLAS|"
+        r"FFT|SPARSE|PTI) version \d+, but JAX was built against",
         r"\bundefined symbol: iJIT_NotifyEvent",
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a library of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
@@ -92,7 +91,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
         "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
-        "(mmcv: with -f https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html for this torch)",
+        "(installed from sources: their folder or git+ address in place of it)",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
@@ -106,34 +105,28 @@ TEXTS: tuple[Condition, ...] = (
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="No driver, or a container without the capability compute.",
-        fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
-        "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        fix="on a host install NVIDIA's driver; in a container --gpus all, NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
         "import.library",
         "a CUDA library is not found",
-        r"Error loading CUDA libraries\. GPU will not be used|make sure libcudnn\w*\.so[.\d]* is in your library path",
-        r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
-        r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
-        r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
-        r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
-        r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
-        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries",
-        r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
-        r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
-        r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
-        r"CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed to open (lib)?nvvm)",
-        r"CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai",
-        r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
-        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|"
-        r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
-        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
-        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|"
-        r"module) \W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
-        r"make sure libcudnn\w*\.so[.\d]* is in your library path",
-        r"execution-provider\w*: invalid choice",
+        r"Error loading CUDA libraries\. GPU will not be used|Failed to load library \S*onnxruntime_providers_(cuda|"
+        r"tensorrt|rocm)|lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object "
+        r"file|(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so|Library (lib)?(cu(dart|"
+        r"blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)|Could not load library "
+        r"libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load "
+        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|(cudart|cublas|cufft|curand|cusolver|"
+        r"cusparse)\w*\.dll.{0,40}(not found|missing|could not)|Could not (load|locate) (library )?(cudnn\w*|zlibwapi|"
+        r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create "
+        "CUDAExecutionProvider|CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed "
+        "to open (lib)?nvvm)|CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai|"
+        r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names|lib(nccl|"
+        r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file|lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|"
+        r"hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared "
+        "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
+        r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
+        r"library path|execution-provider\w*: invalid choice",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
         "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
@@ -238,8 +231,7 @@ TEXTS: tuple[Condition, ...] = (
         r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
-        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
-        "names, at the version made for the packages beside it",
+        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL is named",
         common=(r"DLL load failed while importing (_C|_ext|\w+_(C|kernels?|ext|ops)):",),
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
@@ -256,11 +248,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "compile.compiler",
         "no C or C++ compiler is found",
-        r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
-        r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
-        r"Error checking compiler version for cl|nvcc fatal *: Cannot find compiler",
-        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)|Failed to find (MSVC|Windows SDK)",
-        r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
+        r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor|InvalidCxxCompiler|"
+        r"Compiler: (cl|g\+\+|gcc|clang\+\+) is not found|Error checking compiler version for cl|nvcc fatal *: Cannot "
+        r"find compiler|Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)|Failed to find (MSVC|"
+        r"Windows SDK)|\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
@@ -295,8 +286,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
-        fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
-        "C_INCLUDE_PATH=/usr/local/cuda/include",
+        fix="the toolkit of torch's CUDA, CUDA_HOME=/usr/local/cuda; Triton: C_INCLUDE_PATH=/usr/local/cuda/include",
     ),
     proof(
         "compile.resources",
@@ -374,16 +364,15 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvcc.missing",
         "the build does not find the CUDA toolkit (nvcc, headers)",
-        r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
-        r"nvcc: (command )?not found|(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file",
-        r"No such file or directory: '?[\w./-]*nvcc|CUDA_HOME (does not exist|is not set|not found|must be set)",
-        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file",
-        r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
-        r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
-        r"(requires|needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined",
-        r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
-        r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
-        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
+        r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set|nvcc: (command )?not found|"
+        r"(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file|No such file or directory: '?[\w./-]*nvcc|CUDA_HOME "
+        r"(does not exist|is not set|not found|must be set)|(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|"
+        r"nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file|Unable to find CUDA_HOME|CUDA_HOME undefined|"
+        "MissingCUDAException|(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)|(requires|"
+        "needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined|No "
+        "CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
+        r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found|cannot find "
+        r"-l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
@@ -403,11 +392,10 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "nvcc.old",
         "nvcc or the C++ compiler is older than the sources expect (C++17, options)",
-        r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
-        r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-        r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
-        r"nvcc fatal *: Unknown option|namespace \W?std\W? has no member",
-        r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
+        r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option|#error .{0,20}(You need C\+\+1[47]|"
+        r"C\+\+1[47] (or later )?compatible compiler)|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]|nvcc "
+        r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
+        "configured host compiler",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
         "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
@@ -469,12 +457,11 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "kernel.rm_init",
         "the driver could not start a GPU",
-        r"GSP-FMC reported an error|Max GSP-RM boot attempts exceeded|Cannot initialize GSP firmware RM",
-        r"RmInitAdapter failed|rm_init_adapter failed|nvidia: probe of [0-9a-f:.]+ failed with error",
-        r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
-        r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
-        r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
-        r"NVRM: None of the NVIDIA devices were initialized|NVRM: Open nvidia\.ko is only ready for use on",
+        "GSP-FMC reported an error|Max GSP-RM boot attempts exceeded|Cannot initialize GSP firmware RM|RmInitAdapter "
+        "failed|rm_init_adapter failed|nvidia: probe of [0-9a-f:.]+ failed with error|NVRM: .{0,40}(Cannot attach gpu|"
+        "GPU initialization failed)|NVRM: .{0,60}(probe routine failed|Failed to copy vbios)|NVRM: "
+        r".{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail|NVRM: None of the NVIDIA devices were initialized|"
+        r"NVRM: Open nvidia\.ko is only ready for use on",
         meaning="The GPU is there and did not start: firmware, Above 4G decoding, power, or it needs the open module.",
         fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
         "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
@@ -485,8 +472,7 @@ TEXTS: tuple[Condition, ...] = (
         "NVIDIA's driver noted an error that has no row here",
         r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:|nv_pmops_suspend\S* \W{0,2}(nvidia\W{1,2})?returns -\d",
         meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
-        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
-        "one is missing or an Xid stands beside it, explain that line",
+        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU",
         symptom=True,
         follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
         weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),

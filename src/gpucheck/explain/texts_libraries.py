@@ -293,15 +293,12 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
         common=(
-            r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|"
-            r"Distributed environment)",
-            r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX )?\w{0,8} ?(GPUs?|"
-            r"cards)\b",
-            r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(NCCL|all_?reduce|all_?gather|"
-            r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
-            r"Timed out waiting \d+ms for (recv|send|wait)",
-            r"(allreduce|all_reduce|allgather|all_gather|barrier|broadcast)\w* .{0,20}timed out",
-            r"Heartbeat monitor timed out",
+            r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|Distributed "
+            r"environment)|\b(hangs?|stuck\w*|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX "
+            r")?\w{0,8} ?(GPUs?|cards)\b|\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(NCCL|"
+            r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
+            r"Timed out waiting \d+ms for (recv|send|wait)|(allreduce|all_reduce|allgather|all_gather|barrier|"
+            r"broadcast)\w* .{0,20}timed out|Heartbeat monitor timed out",
         ),
     ),
     strong(
@@ -322,8 +319,7 @@ TEXTS: tuple[Condition, ...] = (
         r"not compiled with NCCL support|NCCL support is not compiled",
         r"Requires distributed package to be available|torch\.distributed is not available",
         meaning="A CPU wheel, Windows or macOS has none; or no GPU is visible.",
-        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (python -c 'import torch; "
-        "print(torch.version.cuda)' must not say None)",
+        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (torch.version.cuda says)",
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     proof(
@@ -411,9 +407,8 @@ TEXTS: tuple[Condition, ...] = (
         r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
-        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: the "
-        "pipeline size has to divide the layers, the tensor size the heads; global batch = micro batch × accumulation "
-        "× processes",
+        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message: the pipeline size has to "
+        "divide the layers, the tensor size the heads; batch = micro batch × accumulation × processes",
     ),
     proof(
         "dist.mismatch",
@@ -476,7 +471,7 @@ TEXTS: tuple[Condition, ...] = (
         "a parameter took no part in the loss",
         r"parameters that were not used in producing|Expected to have finished reduction in the prior iteration "
         r"before|training graph has changed in this iteration|Parameter indices which did not receive grad",
-        meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
+        meaning="DistributedDataParallel waits for every gradient: a branch, or an output, was not used.",
         fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
         "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
     ),
@@ -529,8 +524,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",
         r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
         r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
-        meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
-        "HalfTensor and FloatTensor differ in the data type.",
+        meaning="torch.cuda.FloatTensor is on the GPU, torch.FloatTensor on the CPU; HalfTensor is another data type.",
         fix=_TO,
     ),
     proof(
@@ -638,14 +632,13 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "mps.operation",
         "an operation does not exist for Apple's GPU (Metal)",
-        r"MPS backend is (only )?supported on Mac ?OS",
-        r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
-        r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))|Device mps not supported",
-        r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
-        r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
-        r"\bMPS: \w+ .{0,60}not (supported|implemented)|\bMPS: .{0,60}is supported natively starting from macOS",
-        r"\bMPS does not support \w+ (op|operation|operator)\b",
-        r"LLVM ERROR: Failed to infer result type|The operator 'aten::\w+.{0,40}MPS",
+        r"MPS backend is (only )?supported on Mac ?OS|MPS(NDArray|Graph)\w*\.mm:\d+: ?failed "
+        "assertion(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))|Device mps not supported|is not "
+        "current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)|LLVM ERROR: Failed to infer "
+        r"result type|The operator 'aten::\w+.{0,40}MPS",
+        r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b|\bMPS: \w+ .{0,60}not (supported|"
+        r"implemented)|\bMPS: .{0,60}is supported natively starting from macOS|\bMPS does not support \w+ (op|"
+        r"operation|operator)\b",
         meaning="This release of torch has no Metal code for it.",
         fix="pip install -U torch first: each release has more of them; else PYTORCH_ENABLE_MPS_FALLBACK=1, set before "
         'Python starts, or .to("cpu") computes it on the CPU; or a newer macOS',
@@ -695,17 +688,16 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "attention.kernel",
         "no attention kernel fits these inputs",
-        r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported|(attention )?backends? (\S+ )?(are|is) "
-        r"not valid for|Invalid attention backend for (cuda|rocm|xpu)|No valid attention backend|No valid attention "
-        r"backend found.{0,800}compute capability not supported|attention sinks? (is|are) only supported on|attention "
+        r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported|(attention )?backends? (\S+ )?(are|is) not "
+        "valid for|Invalid attention backend for (cuda|rocm|xpu)|No valid attention backend|No valid attention "
+        "backend found.{0,800}compute capability not supported|attention sinks? (is|are) only supported on|attention "
         r"backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)|No available kernel\. ?Aborting "
-        r"execution|FlashInfer Internal Error: Invalid configuration|No viable backend for "
-        r"scaled_dot_product_attention was found|No dot product attention support for the provided|is not supported "
-        r"because: ?(device=cpu|dtype=torch|attn_bias|max\(query)|No operator found for this attention|no kernel "
-        r"found to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), "
-        r"(key|k),? and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not "
-        r"used because|Unsupported KV type combination|Unsupported max_mma_kv",
-        r"cannot run the operation \(CPY\)",
+        "execution|FlashInfer Internal Error: Invalid configuration|No viable backend for "
+        "scaled_dot_product_attention was found|No dot product attention support for the provided|is not supported "
+        r"because: ?(device=cpu|dtype=torch|attn_bias|max\(query)|No operator found for this attention|no kernel found "
+        "to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), (key|k),? "
+        "and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not used because|"
+        r"Unsupported KV type combination|Unsupported max_mma_kv|cannot run the operation \(CPY\)",
         meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
         fix="warnings above say why each was left out (TransformerEngine: NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2); "
         'attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
@@ -713,17 +705,14 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "attention.flash",
         "FlashAttention does not run on this GPU",
-        r"could not determine CUDA architecture|(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
-        r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
-        r"Unsupported CUDA architecture: ?sm_?\d+|Flash ?Attention-?\d (is )?only supported on",
+        r"could not determine CUDA architecture|(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough|only supported (in|"
+        r"by|with|on) (FlashAttention|FA)[- ]?[34]|Unsupported CUDA architecture: ?sm_?\d+|Flash ?Attention-?\d (is "
+        r")?only supported on|FlashAttention-?\d? only supports (AMD MI|Ampere|Hopper|Turing)|Flash ?Attention-?\d? "
+        r"(only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)|Expected is_sm\w+ ?(\|\| "
+        r"?is_sm\w+ ?)*to be true|FlashAttention backward for head dim > \d+ requires|Flash ?Attention ?[\d.]* "
+        "requires compute capability|(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
-        r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
-        r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)",
-        r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true|FlashAttention backward for head dim > \d+ requires",
-        r"Flash ?Attention ?[\d.]* requires compute capability",
-        r"(Flash|Mem Efficient) attention only supports gpu architectures in the range",
-        meaning="FlashAttention 2 needs compute capability 8.0 or newer with float16 or bfloat16, FlashAttention 3 a "
-        "Hopper GPU (9.0), FlashAttention 4 Hopper or Blackwell.",
+        meaning="FlashAttention 2 needs 8.0 or newer with 16 bits, 3 a Hopper GPU (9.0), 4 Hopper or Blackwell.",
         fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
         "exllamav2: pip uninstall flash-attn. nvidia-smi --query-gpu=name,compute_cap --format=csv shows what it has",
         wraps=(r"Error running sage attention",),
@@ -734,8 +723,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Flash ?Attention[- ]?[\d.]* only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
         r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
         meaning="The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
-        fix='dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
-        "dtype=torch.bfloat16) around the call",
+        fix="dtype=torch.bfloat16 (older: torch_dtype=) in from_pretrained, or torch.autocast around the call",
     ),
     proof(
         "dtensor.mixed",

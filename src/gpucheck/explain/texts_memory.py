@@ -16,26 +16,25 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "oom.cuda",
         "GPU memory is full",
-        r"OutOfMemoryError.{0,40}Allocation on device|you ran out of memory on your GPU|CUDA out of memory|(?<!out of "
-        r"memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity|(oom|out of memory|no memory( left)?|"
-        r"memory is full) on (the |my )?(gpu|cuda)|(unable|failed) to allocate (CUDA\d* |GPU |cuda |device |backend "
-        r")(buffer|memory|backend buffer)|out of memory on device cuda|RESOURCE[_ ]?EXHAUSTED: Out of memory (while "
-        r"trying to allocate|allocating)|RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|"
+        r"(OutOfMemoryError|executing \w{1,50}:).{0,40}Allocation on device|you ran out of memory on your GPU|CUDA out "
+        r"of memory|(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity|(oom|out of memory|"
+        r"no memory( left)?|memory is full) on (the |my )?(gpu|cuda)|(unable|failed) to allocate (CUDA\d* |GPU |cuda |"
+        "device |backend )(buffer|memory|backend buffer)|out of memory on device cuda|RESOURCE[_ ]?EXHAUSTED: Out of "
+        "memory (while trying to allocate|allocating)|RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|"
         r"RMM)_ERROR_OUT_OF_MEMORY|Allocation on device ?\d* ?would exceed allowed memory|OOM when allocating tensor|"
         r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during|CUDA "
-        r"memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error|Requested amount of GPU memory "
+        "memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error|Requested amount of GPU memory "
         r".{0,30}could not be allocated|on GPU:\d+ failed\. Status: out of memory|insufficient (GPU|CUDA|video|VRAM) "
         r"?memory|Cuda (Runtime|Driver) \(out of memory\)|Allocator \(GPU_\d+_bfc\) ran out of memory trying to "
-        r"allocate(?!.{0,200}not a failure)",
+        "allocate(?!.{0,200}not a failure)|Dst tensor is not initialized|(insufficient|not enough) (GPU|CUDA|video|"
+        "VRAM) ?(video )?memory|Insufficient free VRAM",
         r"HAMI-core ERROR.{0,80}\bOOM \d|Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: "
         r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
-        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of "
-        r"memory|memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
-        r"RayTaskError\(OutOfMemoryError\)(?!: Task was)",
+        r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of memory|"
+        r"memory is full|memory full)\b|\boom( error)?s? .{0,20}\bvram\b|\bOut of GPU memory\b|"
+        r"RayTaskError\(OutOfMemoryError\)(?!: Task was)|reason: out of memory\b|\bPxg\w*Allocator fail to allocate "
+        "memory",
         CUDA_SAYS + r"out of memory",
-        r"reason: out of memory\b|\bPxg\w*Allocator fail to allocate memory",
-        r"Dst tensor is not initialized",
-        r"(insufficient|not enough) (GPU|CUDA|video|VRAM) ?(video )?memory|Insufficient free VRAM",
         meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
         "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
         "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
@@ -212,9 +211,10 @@ TEXTS: tuple[Condition, ...] = (
         fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
         "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
         weak=(
-            r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) .{0,16}"
-            r"(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|reboot)|\b(kill|"
-            r"stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|still) (re|f|be|oc)",
+            r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) "
+            r".{0,16}(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|"
+            r"reboot)|\b(kill|stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|"
+            "still) (re|f|be|oc)",
         ),
         follows=("oom.cuda", "cuinit."),
     ),
@@ -273,7 +273,7 @@ TEXTS: tuple[Condition, ...] = (
         r"me)?\W*\Z|\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|"
         r"dont)\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
         messages.HPU,
-        meaning="The text does not say whether the GPU's or the host's memory is full.",
+        meaning="These words alone do not say whether it was the GPU's or the host's memory.",
         fix="paste the whole message: torch's says whose memory is full; nvidia-smi shows the GPU's, free -h the RAM",
         symptom=True,
         weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),

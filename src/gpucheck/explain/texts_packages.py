@@ -102,9 +102,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
         fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
-            r"OpenBLAS blas_thread_init: pthread_create failed",
+            "OpenBLAS blas_thread_init: pthread_create failed|Resource temporarily unavailable.{0,40}(thread|fork)",
             messages.NO_THREAD,
-            r"Resource temporarily unavailable.{0,40}(thread|fork)",
         ),
         beside=_TORCH,
     ),
@@ -118,17 +117,13 @@ TEXTS: tuple[Condition, ...] = (
         fix="python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
         symptom=True,
         common=(
-            r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
-            r"\bsegmentation faults? (result|error)s?\b",
-            r"Process finished with exit code -10737(41819|40791)",
-            r"Segmentation fault: address not mapped|Floating point exception \(core|Floating point exceptionPYTHON|"
-            r"SIGFPE \(@",
-            r"\(0xC0000(005|409)(?!\w)",
-            r"(status|code) 322122(5477|6505)",
-            r"exception: access violation",
-            r"\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b",
-            r"Fatal Python error: Segmentation fault|Segmentation fault \(core dumped\)",
+            r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b|\bsegmentation faults? "
+            r"(result|error)s?\b|\b(SIGSEGV|exit code 139|signal 11)\b|(exit|return) ?code ?[=:]? ?-11\b|"
             r"\b(Segmentation fault|segfault)\W*$",
+            "Process finished with exit code -10737(41819|40791)|Segmentation fault: address not mapped|Floating "
+            r"point exception \(core|Floating point exceptionPYTHON|SIGFPE \(@|\(0xC0000(005|409)(?!\w)|(status|code) "
+            "322122(5477|6505)|exception: access violation|Fatal Python error: Segmentation fault|Segmentation fault "
+            r"\(core dumped\)",
         ),
         follows=_ERRORS,
     ),
@@ -140,10 +135,9 @@ TEXTS: tuple[Condition, ...] = (
         fix="explain the lines before the abort: they name the cause",
         symptom=True,
         common=(
-            r"double free (detected in tcache|or corruption)|corrupted size vs|malloc\(\): |free\(\): invalid|"
-            r"SIGABRT received at time|Fatal Python error: Aborted",
+            r"double free (detected in tcache|or corruption)|corrupted size vs|malloc\(\): |free\(\): invalid|SIGABRT "
+            r"received at time|Fatal Python error: Aborted|died with <?(Signals\.)?SIGABRT|Aborted \(core dumped\)",
             r"terminated with signal SIGABRT|return ?code ?[=:]? ?-6\b",
-            r"died with <?(Signals\.)?SIGABRT|Aborted \(core dumped\)",
         ),
         follows=_ERRORS,
     ),
@@ -165,20 +159,18 @@ TEXTS: tuple[Condition, ...] = (
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
         r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
-        r"compile)\w*|(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
-        r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b|\bNo module named '?(flash|sage)_?att\w*",
-        r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
-        r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
-        r"DLL load failed while importing flash_attn\w*|you need flash_?attn package version",
-        r"SM\d+ kernel is not available|GPU_ARCHS not set and|while importing _(qattn|fused)",
-        r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
-        r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
-        r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
-        r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
-        r"Please install flash[-_ ]attn|`?sageattention`? package must be installed|\W?sageattn\W? is not defined",
-        r"(?<![/_])flash_attn(?!/).{0,300}"
-        r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
-        r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
+        r"compile)\w*|(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword|FAILED: \S*(flash-|"
+        r"sage)attention\S*\.(o|so|obj)\b|\bNo module named '?(flash|sage)_?att\w*",
+        r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)|"
+        r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)|DLL load failed while "
+        r"importing flash_attn\w*|you need flash_?attn package version|SM\d+ kernel is not available|GPU_ARCHS not set "
+        r"and|while importing _(qattn|fused)|cannot import name '?\w+'? from '?(flash_?attn|sage_?att)|(Failed "
+        r"building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn|flash[-_ ]?attn\w* "
+        ".{0,20}(is not installed|not installed|not be installed)|flash[-_]?attention.{0,40}(is not installed|not "
+        "installed|not available(?! on CPU))|Please install flash[-_ ]attn|`?sageattention`? package must be "
+        r"installed|\W?sageattn\W? is not defined|(?<![/_])flash_attn(?!/).{0,300}(error: subprocess-exited-with-error|"
+        r"CUDA_HOME|RuntimeError: Error compiling objects)|undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only "
+        r"supported on CUDA [\d.]+ and above",
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
@@ -209,25 +201,23 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "bitsandbytes.setup",
         "bitsandbytes finds no CUDA library",
-        r"bitsandbytes library load error|Configured \w+ binary not found",
-        r"CUDA Setup failed despite (GPU|CUDA) being available|bitsandbytes was compiled without GPU support",
-        r"CUDA[ _]?SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
-        r"Required library version not found: libs?bitsandbytes\w*|requires? (the latest version of )?bitsandbytes",
-        r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
-        r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
-        r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
-        r"Attempted to use bitsandbytes native library functionality but it'?s not available",
-        r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate.{0,60} and the latest)",
+        r"bitsandbytes library load error|Configured \w+ binary not found|CUDA Setup failed despite (GPU|CUDA) being "
+        "available|bitsandbytes was compiled without GPU support|CUDA[ _]?SETUP: (Required library version|CUDA "
+        r"detection failed|Something unexpected|WARNING!)|Required library version not found: libs?bitsandbytes\w*|"
+        "requires? (the latest version of )?bitsandbytes|Could not (find|load) (the )?bitsandbytes (CUDA binary|"
+        r"native library)|libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)|'?NoneType'? object has "
+        r"no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*|Attempted to use bitsandbytes native "
+        "library functionality but it'?s not available|Using `?bitsandbytes`? .{0,40}requires (the|Accelerate.{0,60} "
+        "and the latest)|bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)|"
+        r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll|CUDA SETUP: Loading "
+        r"binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath|argument of type "
+        "'?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes|No compatible (CUDA|ROCm|"
+        r"HIP|XPU|nccl|\w+) binary found at|Error named symbol not found at line \d+ in file|version of "
+        "`?bitsandbytes`? that is not compatible|need to install `?pip install bitsandbytes|None of the available "
+        "devices .{0,80}supported by the bitsandbytes|No supported devices found for bitsandbytes|Could not detect "
+        r"ROCm GPU architecture|bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as "
+        "expected",
         r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
-        r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
-        r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll",
-        r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
-        r"argument of type '?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes",
-        r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at|Error named symbol not found at line \d+ in file",
-        r"version of `?bitsandbytes`? that is not compatible|need to install `?pip install bitsandbytes",
-        r"None of the available devices .{0,80}supported by the bitsandbytes",
-        r"No supported devices found for bitsandbytes|Could not detect ROCm GPU architecture",
-        r"bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as expected",
         meaning="It loads a library for torch's CUDA: this release lacks it, or torch is for the CPU or sees no GPU.",
         fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
@@ -236,18 +226,16 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "accelerate.offload",
         "the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
-        r"We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder|"
-        r"(will be|had weights|were) offloaded to (the )?disk|modules are dispatched on the CPU or the disk|"
-        r"device_map that contains an? (CPU|disk)|does not support CPU or disk (offload|in the device_map)|You are "
-        r"attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported|loaded in 8-bit or 4-bit "
-        r"precision with CPU or disk offload|parameters are on the meta device because they were offloaded|Offloaded "
-        r"module must fit in CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory",
-        r"Found modules on cpu/disk",
-        r"trying to offload the whole model to the disk",
+        "We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder|(will "
+        "be|had weights|were) offloaded to (the )?disk|modules are dispatched on the CPU or the disk|device_map that "
+        "contains an? (CPU|disk)|does not support CPU or disk (offload|in the device_map)|You are attempting to "
+        r"perform (cpu|disk)[\w/]* offload|Disk offload is not supported|loaded in 8-bit or 4-bit precision with CPU "
+        "or disk offload|parameters are on the meta device because they were offloaded|Offloaded module must fit in "
+        "CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory|Found modules on cpu/disk|"
+        "trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
-        fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
-        'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
-        "llm_int8_enable_fp32_cpu_offload=True)",
+        fix="nvidia-smi shows what else holds memory; then a smaller model, or more GPUs. Slowly, from the disk: "
+        'offload_folder="x" in from_pretrained (bitsandbytes in 8 bits: llm_int8_enable_fp32_cpu_offload=True)',
         follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
@@ -264,10 +252,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "deepspeed.zero3",
         "ZeRO-3 lost track of which parameters a step uses",
-        r"tracing error at step \d+|assert not param\.ds_active_sub_modules|still have inflight params",
-        r"ZeRO parameter intra parallel group is already initialized",
-        r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
-        r"backward pass is invalid for module in evaluation mode",
+        r"tracing error at step \d+|assert not param\.ds_active_sub_modules|still have inflight params|ZeRO parameter "
+        r"intra parallel group is already initialized|'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|"
+        "NOT_AVAILABLE|INFLIGHT)|backward pass is invalid for module in evaluation mode",
         meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
         fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
@@ -275,15 +262,14 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "vllm.start",
         "vLLM did not start or stopped, and the text does not name the cause",
-        r"Process (EngineCore|VllmWorker)\w*: ?$",
-        r"RPC call to \w+ timed out|No available shared memory broadcast block found",
-        r"Current node has no GPU available|Engine process failed to start",
-        r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)|EngineDeadError",
-        r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
-        r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
-        r"\bNo module named '?vllm(\._C|\.\w+)*|\b(hangs?|stuck) .{0,60}\btensor[-_ ]parallel",
-        r"Model architectures? .{0,80}failed to be inspected",
-        r"\btensor[-_ ]parallel[\w -]{0,12}[ =]\d.{0,400}\b(hangs?|hung|hanging|stuck|freezes|freezing)\b",
+        r"Process (EngineCore|VllmWorker)\w*: ?$|\bNo module named '?vllm(\._C|\.\w+)*|\b(hangs?|stuck) "
+        r".{0,60}\btensor[-_ ]parallel|\btensor[-_ ]parallel[\w -]{0,12}[ =]\d.{0,400}\b(hangs?|hung|hanging|stuck|"
+        r"freezes|freezing)\b",
+        r"RPC call to \w+ timed out|No available shared memory broadcast block found|Current node has no GPU available|"
+        "Engine process failed to start|(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered "
+        "a fatal)|EngineDeadError|Engine loop (is dead|has died)|Background loop (has errored already|is stopped)|"
+        r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)|Model "
+        "architectures? .{0,80}failed to be inspected",
         meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
@@ -294,11 +280,10 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "sglang.start",
         "SGLang did not start or stopped, and the text does not name the cause",
-        r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?",
-        r"Rank \d+ scheduler (is dead|died|exited)|Initialization failed\. warmup error",
-        r"sglang.{0,200}(Initialization failed|child process(es)? (died|failed|exited))",
-        r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
-        r"TP rank \d+ could finish the model loading, but there are other ranks",
+        r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?|Rank \d+ "
+        r"scheduler (is dead|died|exited)|Initialization failed\. warmup error|sglang.{0,200}(Initialization failed|"
+        "child process(es)? (died|failed|exited))|sglang.{0,200}scheduler process .{0,40}(died|exited|failed)|TP rank "
+        r"\d+ could finish the model loading, but there are other ranks",
         meaning="The server's schedulers run in separate processes, and this message comes from their parent. The "
         "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee log, then gpucheck explain < log",
@@ -309,23 +294,21 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "quant.dtype",
         "the GPU lacks the data type of this quantised or low-precision kernel",
-        r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores|_scaled_mm.{0,40}only supported (on|for)",
-        r"due to the lack of \d-?bit tensor ?cores|use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
-        r"deep_?gemm.{0,120}Unsupported architecture|The quantization method \w+ is not supported for the current GPU",
-        r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
-        r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
-        r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
-        r"The supported fp8 dtypes are|capability .{0,30}(required|needed) for (fp8|AWQ|GPTQ|Marlin|NVFP4|MXFP4)",
-        r"only supported on CUDA ?>= ?8\.9|torch\.\w+ is not supported for quantization method",
-        r"Requested (int8_)?b?float16 compute type, but the target device",
-        r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
-        r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
-        r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)",
-        r"MXFP4 quantization (requires model|is only supported on GPUs)",
-        r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
-        r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)|Unsupported conversion from \W?f8E\w+",
-        r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
-        r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
+        r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores|_scaled_mm.{0,40}only supported (on|for)|"
+        r"due to the lack of \d-?bit tensor ?cores|use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs|"
+        r"deep_?gemm.{0,120}Unsupported architecture|The quantization method \w+ is not supported for the current GPU|"
+        r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+|Quantization scheme is not supported|quantization "
+        r"(is )?not support\w* .{0,4}(the current GPU|sm_?\d)|fp8e\w+ not supported in this architecture|fp8e4nv data "
+        "type is not supported on CUDA arch|The supported fp8 dtypes are|capability .{0,30}(required|needed) for (fp8|"
+        r"AWQ|GPTQ|Marlin|NVFP4|MXFP4)|only supported on CUDA ?>= ?8\.9|torch\.\w+ is not supported for quantization "
+        "method|Requested (int8_)?b?float16 compute type, but the target device|MXFP4 quantization (requires model|is "
+        "only supported on GPUs)|Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)|quantization is "
+        r"currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)|Unsupported conversion from \W?f8E\w+|FP8 is not "
+        "available on this machine|compute capability .{0,40}insufficient for FP8",
+        r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)|"
+        r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)|\b(AWQ|"
+        r"GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)|\b(awq|gptq|"
+        r"marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
         fix="weights in a format of this GPU: bfloat16, float16, int8, 4-bit GPTQ or GGUF (6.0), AWQ (7.5)",
     ),
@@ -343,9 +326,8 @@ TEXTS: tuple[Condition, ...] = (
         r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
         r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         meaning="It was installed without its CUDA half: the wheel is for another torch, Python or system.",
-        fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
-        "torch; TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and the "
-        "CUDA toolkit of torch's CUDA",
+        fix="the wheel that its release notes name for this torch and CUDA (pip list | grep -i torch; "
+        "TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and torch's CUDA",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
     strong(
@@ -390,21 +372,18 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
-        r"nvlink (error|fatal) *:|RuntimeError: Error building extension|Error compiling objects for extension",
-        r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
-        r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
-        r"Ninja build failed|NVCC compilation failed|\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-        r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
-        r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
-        r"error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|code)|nvcc\W{1,3} ?is not able to compile",
-        r"Compiling the CUDA compiler identification",
-        r"MAX_JOBS=N\) ?1\.1\d\.\d+(\.git[\w.-]*)?([gc]\+\+|gcc|x86_64|aarch64|/\w).{0,600}No such file",
-        r"Error compiling the CUDA|Error in building the CUDA",
-        r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
-        r"Unable to JIT load the \w+ op due to it not being compatible",
-        r"(Failed to build|Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|"
-        r"simple.knn|nvdiffrast|xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
+        "nvlink (error|fatal) *:|RuntimeError: Error building extension|Error compiling objects for extension|Ninja "
+        r"build failed|NVCC compilation failed|\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status|nvcc "
+        "(fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))|object has no "
+        r"attribute \W?ds_opt_(adam|lion|adagrad)|error: command .{0,99}nvcc(\.exe)?\W{0,3} failed with exit (status|"
+        r"code)|nvcc\W{1,3} ?is not able to compile|Compiling the CUDA compiler identification|MAX_JOBS=N\) "
+        r"?1\.1\d\.\d+(\.git[\w.-]*)?([gc]\+\+|gcc|x86_64|aarch64|/\w).{0,600}No such file|Error compiling the CUDA|"
+        r"Error in building the CUDA|torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open|Unable to JIT load the \w+ op "
+        "due to it not being compatible",
+        r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))|FAILED: \S*(cuda|kernel|csrc|"
+        r"\.cu)\S*\.(o|obj)\b|No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b|(Failed to build|"
+        r"Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|simple.knn|nvdiffrast|"
+        "xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
         fix="explain the lines from the first `error:` on (pip install -v --no-build-isolation NAME shows all); "
         "usually CUDA toolkit, compiler and torch do not match: a wheel of its releases page for this torch needs none",
@@ -423,10 +402,9 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
         meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
-        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation, and "
-        "read that build's output for the extension's name; pip show -f PACKAGE lists a .so file afterwards. PyPI's "
-        "apex is another program: torch.amp replaces NVIDIA's, or in its sources APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip "
-        "install -v --no-build-isolation ./",
+        fix="build it again from its sources with --no-build-isolation, and read its output; pip show -f PACKAGE lists "
+        "a .so file afterwards. PyPI's apex is another program: torch.amp replaces NVIDIA's, or in its sources "
+        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./",
     ),
     strong(
         "build.windows",
@@ -448,16 +426,14 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "pip.torch",
         "the installer finds no version of a package for this Python and system",
-        r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
-        r"doesn'?t have a source distribution or wheel",
-        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
-        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|\w+-gpu)\b",
-        r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
-        r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
-        r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
-        r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
+        r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it doesn'?t "
+        r"have a source distribution or wheel|Could not find a version that satisfies the requirement (py)?(torch\w*|"
+        r"triton|bitsandbytes|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|"
+        r"\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b|Unable to find "
+        r"installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl is not a supported wheel "
+        r"on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|\b404\b.{0,200}/redist/jp/v\d+/\S*torch|"
         r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
+        "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
@@ -481,23 +457,21 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "numerics.nan",
         "the loss or a gradient is NaN or infinite",
-        r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
-        r"finite)\b|\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b|"
-        r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b|"
-        r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced|\bCurrent loss scale already "
-        r"at minimum|\bMinimum loss scale reached|\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping "
-        r"step|\bNan in summary histogram for|\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values|"
-        r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite|\bfound NaN in local (grad|"
-        r"forward|param)|\bto satisfy the constraint .{0,200}found invalid values\b.{0,600}\bnan\b|\b(loss|parameter|"
-        r"gradient)s? (is|are|was) not finite\b|\b(nan|inf) detected in (in|out)put|\bgradients are nan/inf|\bloss "
-        r"returned in .{1,20} is nan\b|\bnormal expects all elements of std\b|\bfloatingpointerror: minimum loss|"
-        r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
-        r"\bNaN detected in latents",
+        r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b|"
+        r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b|\b\w*loss\w*\W{1,4}(tensor\()?(nan|"
+        r"inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b|\breturned nan values in its \d+th output|"
+        r"\btensor with all NaNs was produced|\bCurrent loss scale already at minimum|\bMinimum loss scale reached|"
+        r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for|\bFound "
+        r"NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values|\bnon-?finite (loss|gradient|grad_norm|norm)|"
+        r"\btotal norm .{0,60}is non-finite|\bfound NaN in local (grad|forward|param)|\bto satisfy the constraint "
+        r".{0,200}found invalid values\b.{0,600}\bnan\b|\b(loss|parameter|gradient)s? (is|are|was) not finite\b|\b(nan|"
+        r"inf) detected in (in|out)put|\bgradients are nan/inf|\bloss returned in .{1,20} is nan\b|\bnormal expects "
+        r"all elements of std\b|\bfloatingpointerror: minimum loss|\bgradients? (are|is|contains?|became|become|has) "
+        r"(nan|inf)\b|\bNaN detected in latents",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
         "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
-        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; gpucheck bench "
-        "matmul tells whether the GPU computes wrongly",
+        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch",
         logged=True,
         common=(
             r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
@@ -510,29 +484,25 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cutlass.arch",
         "a kernel library (CUTLASS, FlashInfer, TurboMind) has no kernel for this GPU",
-        r"\bkernel does not support (the )?current device|\bUnsupported (SM (version|arch)|arch: ?\d|architecture \()",
-        r"\bno GPU with the required compute capability",
-        r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
-        r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
-        r")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|"
-        r"Turing|Volta|sm_?\d{2,3}a?)|expected sm_?\d+a?( or sm_?\d+a?)+",
-        r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)",
-        r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
-        r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
-        r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
-        r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-        r"expects arch to be one of|cutlass cannot (implement|initialize)|No decoding kernel|not implemented: dtype=",
-        r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
-        r"RuntimeError: Error Internal\b",
-        r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
-        r"(FlashMLA|DeepGEMM|DeepEP|FlashInfer|TRTLLM|CUTLASS)\w*.{0,40} (is |are )?only (supported|available|"
-        r"works?) (on|by|for|with) .{0,20}(Hopper|Blackwell|sm_?\d)",
-        r"deep_?gemm.{0,200}(Unknown recipe|Unsupported arch|Unknown SF)|Could not load any common_ops library",
-        r"CUTLASS: Arch conditional MMA instruction used without targeting|Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
-        r"Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+",
-        r"No supported CUDA architectures found for major versions",
-        r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
-        r"This kernel only supports sm_?\d+",
+        r"\bkernel does not support (the )?current device|\bUnsupported (SM (version|arch)|arch: ?\d|architecture \()|"
+        r"\bno GPU with the required compute capability|\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|"
+        r"loaded))|\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
+        ")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|Turing|"
+        r"Volta|sm_?\d{2,3}a?)|expected sm_?\d+a?( or sm_?\d+a?)+|(NotImplementedError|AssertionError|RuntimeError): "
+        r".{0,60}\b(only )?(supports?|requires?|expects?|expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b|(Only|"
+        r"requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+        r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)|RuntimeError: Error "
+        r"Internal\b",
+        r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)|"
+        "expects arch to be one of|cutlass cannot (implement|initialize)|No decoding kernel|not implemented: dtype=|"
+        r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur|No "
+        r"\w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?|(FlashMLA|DeepGEMM|DeepEP|"
+        r"FlashInfer|TRTLLM|CUTLASS)\w*.{0,40} (is |are )?only (supported|available|works?) (on|by|for|with) "
+        r".{0,20}(Hopper|Blackwell|sm_?\d)|deep_?gemm.{0,200}(Unknown recipe|Unsupported arch|Unknown SF)|Could not "
+        "load any common_ops library|CUTLASS: Arch conditional MMA instruction used without targeting|Failed to open: "
+        r".{0,200}sm_?\d+a?_\w+\.cuh|Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+|No "
+        "supported CUDA architectures found for major versions|cutlass.{0,60}(Error Internal|kArchMismatch|"
+        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
@@ -574,11 +544,10 @@ TEXTS: tuple[Condition, ...] = (
         "llamacpp.cpu_build",
         "llama.cpp, or llama-cpp-python, was probably built without CUDA",
         r"whisper_backend_init\w*: no GPU",
-        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(ha(s|ve|d)|with|takes?|without) ?(no|any) effect|not compiled with GPU offl",
+        r"\bn[-_]gpu[-_]layers?\b.{0,60}\b(ha(s|ve|d)|with|takes?|without) ?(no|any) effect|not compiled with GPU offl|"
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
-        r"utili[sz]\w+) (the |my |any )?GPU\b",
-        r"llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? without (CUDA|GPU)|"
-        r"\bruns? (only )?on (the )?cpu\b)",
+        r"utili[sz]\w+) (the |my |any )?GPU\b|llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? "
+        r"without (CUDA|GPU)|\bruns? (only )?on (the )?cpu\b)",
         meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
         fix="where nvcc --version works, CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
         "llama-cpp-python (llama.cpp: cmake -B build -DGGML_CUDA=ON), or its wheel: --prefer-binary --extra-index-url "
@@ -601,19 +570,17 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "llamacpp.cpu",
         "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
-        r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU",
-        r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
-        r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
-        r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries",
-        r"CPU does not have AVX.{0,20}, disabling GPU support",
-        r"Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|failure during GPU discovery",
-        r"failed to finish discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B",
-        r"warning: no usable GPU found, --gpu-layers option will be ignored",
-        r"\boffloaded 0/\d+ layers to GPU|\buser overrode visible devices",
-        r"library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model )?buffer).{0,5000}CPU\w* model buffer size",
-        r"\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |on )?(the )?CPU|us\w+ only (the )?CPU|"
-        r"not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|ggml_vulkan: No devices found",
-        r"\b\d+%/\d+% CPU/GPU\b",
+        r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU|"
+        r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b|"
+        r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries|failed to finish "
+        r"discovery before timeout|\bentering low vram mode.{0,60}total vram=\W?0 B|\boffloaded 0/\d+ layers to GPU|"
+        r"\buser overrode visible devices|library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model "
+        r")?buffer).{0,5000}CPU\w* model buffer size|\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |"
+        r"on )?(the )?CPU|us\w+ only (the )?CPU|not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|"
+        r"ggml_vulkan: No devices found|\b\d+%/\d+% CPU/GPU\b",
+        r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap|CPU "
+        r"does not have AVX.{0,20}, disabling GPU support|Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|"
+        "failure during GPU discovery|warning: no usable GPU found, --gpu-layers option will be ignored",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
         "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "

@@ -27,9 +27,8 @@ TEXTS: tuple[Condition, ...] = (
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
         meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
-        fix="uninstall it, then install its CUDA build: dgl -f https://data.dgl.ai/wheels/torch-2.4/cuXYZ/repo.html "
-        "(torch 2.4 at most), faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on x86-64; lightgbm and dlib "
-        "from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
+        fix="uninstall it, then install its CUDA build: faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on "
+        "x86-64; lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
     ),
     strong(
         "cupy.setup",

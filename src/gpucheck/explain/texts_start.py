@@ -90,8 +90,7 @@ TEXTS: tuple[Condition, ...] = (
         r"load libcuda|failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
-        "nvidia.com/gpu=all); where it does not, install NVIDIA's driver (TensorFlow also wants pip install "
-        "'tensorflow[and-cuda]'). " + _DOCTOR,
+        "nvidia.com/gpu=all); else NVIDIA's driver (TensorFlow: also pip install 'tensorflow[and-cuda]'). " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
         logged=True,
     ),
@@ -159,9 +158,8 @@ TEXTS: tuple[Condition, ...] = (
         *_code(803),
         meaning="The driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings another libcuda.",
         fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
-        "libcuda, then unset LD_LIBRARY_PATH). If it reports a mismatch, start the container again, or load the "
-        "driver's new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with "
-        "nothing on the GPU, else reboot)",
+        "libcuda; unset LD_LIBRARY_PATH). At a mismatch restart the container, or load the driver's new module (sudo "
+        "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with the GPU idle, or reboot)",
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
@@ -222,18 +220,17 @@ TEXTS: tuple[Condition, ...] = (
         r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch|\b(py)?torch (is |was |"
         r"has been )?((built|compiled|installed) (for|with) (the )?cpu|(built|compiled|installed) without (the "
         r")?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
-        meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
+        meaning="Usually pip took a CPU build from an index without CUDA, or another package brought it in.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
-            r"CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
-            r"?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
-            r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bpytorch +\d[\d.]+ +cpu_\w+|"
-            r"\b(py)?torch\b.{0,40}\b(uninstall|"
-            r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}"
-            r"(select_device|_lazy_init|\bGPU\b)",
-            r"\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
+            "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
+            r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
+            r"\bpytorch +\d[\d.]+ +cpu_\w+|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
+            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)|\b(uninstall|"
+            r"replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
     ),
     hint(
@@ -262,11 +259,11 @@ TEXTS: tuple[Condition, ...] = (
         r"cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML|"
         r"_get_cuda_arch_flags.{0,200}IndexError|using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         r"\bNoDevicesFound\b.{0,60}gpu|\bgpus should be a non-empty list|(Error|Exception): .{0,40}\b(CUDA|GPUs?) "
-        r"(is |was |are )?(not (available|found|detected)|unavailable)|There should only be one\.?.{0,20}active "
-        r"drivers|\b0 active drivers|\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA|but CUDA is "
-        r"not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported|\bfp16 mixed precision "
-        r"requires a GPU(?! \(not mps)|\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b|\bno "
-        r"(supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
+        r"(devices? )?(is |was |are )?(not (ava\w+|found|detected)|unavailable)|There should only be "
+        r"one\.?.{0,20}active drivers|\b0 active drivers|\bGPU is required\b|\bCUDA is required\b|\bMegatron requires "
+        r"CUDA|but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported|\bfp16 mixed "
+        r"precision requires a GPU(?! \(not mps)|\bcuda\.is_available\(\)\W{0,12}(Out\W{0,2}\d*\W{0,4})?False\b|\bno "
+        "(supported|compatible|suitable) (CUDA |NVIDIA )?GPUs?( devices?)? (were |is )?(found|detected|avail)",
         _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
         _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
         r"(available|detected|found|recognized|visible|working|used)" + _END,
@@ -284,13 +281,13 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
         logged=True,
         weak=(
-            r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?) ?\W{0,4}){0,3}False",
-            r"\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the )?\W?cpu\b.{0,160}\bgpu",
-            r"\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b",
-            r"\b(us(es?|ing)|fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b",
-            r"\bgpus?\b(?! available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b",
-            r"\b(can'?t|cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) "
-            r"(on |to |it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
+            r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?|就?是|为) "
+            r"?\W{0,4}){0,3}False|\b(runs?|running|us(es?|ing)|training|shows?) .{0,24}\b(on|only|the|my|in) (the "
+            r")?\W?cpu\b.{0,160}\bgpu|\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b|\b(us(es?|ing)|"
+            r"fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b|\bgpus?\b(?! "
+            r"available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b|\b(can'?t|"
+            "cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) (on |to |"
+            r"it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
         ),
     ),
     proof(
@@ -327,10 +324,9 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.not_loaded",
         "the driver's kernel module is not loaded",
-        r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
-        r"kernel driver does not appear to be running on this host",
-        r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
-        r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
+        "couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded|kernel driver does "
+        "not appear to be running on this host|cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the "
+        "NVIDIA kernel module|nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
         meaning="The module was not built for an updated kernel, Secure Boot rejects it, or nouveau controls the GPU.",
         fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm: Key was rejected is Secure Boot (mokutil "
         "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
@@ -526,9 +522,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
-        fix="install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && "
-        "sudo systemctl restart docker (containerd and k3s: --runtime=containerd). Docker Desktop for Linux has no "
-        "GPU: docker context use default",
+        fix="on the host nvidia-container-toolkit, then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+        "systemctl restart docker (k3s: --runtime=containerd). Docker Desktop has none: docker context use default",
     ),
     proof(
         "container.cdi",
@@ -565,9 +560,8 @@ TEXTS: tuple[Condition, ...] = (
         r"'nvidia.{0,10}: Required key not available|nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key "
         r"was rejected by service.{0,200}nvidia|Secure boot is enabled on this system, .{0,60}not signed by a key",
         meaning="The module is not signed with a key that the firmware trusts.",
-        fix="sudo mokutil --import with the key that signs the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
-        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot and choose Enroll MOK; or turn "
-        "Secure Boot off in the firmware",
+        fix="sudo mokutil --import KEY of the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
+        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot, Enroll MOK; or Secure Boot off",
     ),
     strong(
         "kernel.build",
@@ -595,8 +589,7 @@ TEXTS: tuple[Condition, ...] = (
         r"NvRm(MemInit|MemInitNvmap|MemMgrInit|GpuLibOpen) ?failed",
         r"cudaAlloc\w*\(\) failed to allocate memory|/dev/nvmap.{0,60}(denied|failed|No such)",
         meaning="The user is not in the groups video and render, or the container lacks NVIDIA's runtime or JetPack.",
-        fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia with "
-        "an image of the host's JetPack",
+        fix="sudo usermod -aG video,render $USER, then log in again; in a container docker run --runtime nvidia",
     ),
     proof(
         "kernel.wrong_module",
@@ -626,8 +619,7 @@ TEXTS: tuple[Condition, ...] = (
         "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
         r"mps daemon not ready|(waiting for|Failed to start) MPS daemon|using MPS requires --mps-root",
         meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
-        fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
-        "the logs of the pod …-mps-control-daemon name what it lacks",
+        fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set",
         follows=("xid.", "bus.", "cuinit.mps"),
     ),
     proof(
@@ -696,8 +688,7 @@ TEXTS: tuple[Condition, ...] = (
         r"lavapipe is not a conformant vulkan|deviceName ?= ?llvmpipe|(using|selected|device) .{0,30}\bllvmpipe\b",
         meaning="NVIDIA's Vulkan driver is not found: a package without graphics, or a container without it.",
         fix="export VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/nvidia_icd.json; where that file is missing, the driver's "
-        "package libnvidia-gl-… (a container: NVIDIA_DRIVER_CAPABILITIES=all); vulkaninfo --summary has to list the "
-        "GPU; a simulator also runs without a window (--headless)",
+        "package libnvidia-gl-… (a container: NVIDIA_DRIVER_CAPABILITIES=all); vulkaninfo --summary lists the GPU",
     ),
     strong(
         "tensorflow.no_gpu",

@@ -127,8 +127,7 @@ TEXTS: tuple[Condition, ...] = (
         "Slurm ended the job: its time limit, a preemption or a failed node",
         r"CANCELLED AT \S* ?DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
         meaning="The line names the reason. Errors of ranks and workers beside it follow from it.",
-        fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB "
-        "--format=State,Elapsed,Timelimit shows which",
+        fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB shows which",
         follows=("nccl.", "oom.", "cuda.", "xid.", "dist."),
     ),
     strong(
