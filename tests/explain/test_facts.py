@@ -373,7 +373,7 @@ cuda.no_kernel|AdamW|no kernel image is available for execution on the device at
 cuda.no_kernel|TCNN_CUDA|Could not find compatible tinycudann extension for compute capability 70.
 cuda.no_kernel|RTX 50|onnxruntime.capi: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available
 quant.extension|use_kernels|does not have one of build variants: torch28-cxx11-cu128-x86_64-linux
-torch.no_accelerator|--use-zluda|webui-user.bat, Radeon RX 6600//Torch is not able to use GPU; add --skip-torch-cuda-test
+torch.no_accelerator|--use-zluda|webui-user.bat, Radeon 6600//Torch is not able to use GPU; add --skip-torch-cuda-test
 attention.package|triton-windows|ModuleNotFoundError: No module named 'sageattention'
 compile.compiler|vcvarsall|torch/_inductor/cpp_builder.py//InductorError: FileNotFoundError: [WinError 2]
 tensorrt.engine|delete the engine|Error Code 1: Serialization (Version tag does not match)
