@@ -268,9 +268,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cudnn.", "cublas.", "cuda.no_kernel")(
         lambda facts: (
             # Only torch before 1.5 writes so.
-            f"{facts.torch or '1.4' * facts.holds('cublas runtime error')}.".startswith(
-                tuple(f"1.{n}." for n in range(7))
-            )
+            (facts.torch or "1.4" * facts.holds("cublas runtime"))[:4].strip(".") in {f"1.{n}" for n in range(7)}
             and any(fixes.number(value) in (80, 86, 89, 90) for value in facts.capabilities)
         ),
         "a torch of CUDA 11.1 or newer, at the oldest pip install torch==1.8.1+cu111 torchvision==0.9.1+cu111 -f "

@@ -206,7 +206,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         lambda facts: (
-            (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds("libcudnn_(?:ops|cnn)\\.so\\.9")
+            (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds(r"whisper[\s\S]*libcudnn_\w+\.so\.9")
         ),
         "pip install ctranslate2==4.4.0, the last one for cuDNN 8, which this torch brings; or torch 2.4 or newer",
         title="CTranslate2 4.5 or newer wants cuDNN 9, and a torch before 2.4 brings cuDNN 8",
@@ -255,7 +255,7 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:pytorch version: |(?m:^)(?:>>> )?)(?!\1)[12]\.\d+\.\d[\w+]*(?: (?:true|false)|\n)",
         "python -c 'import torch; print(torch.__file__)': where that is not this environment (~/.local, PYTHONPATH, "
         "conda's), pip uninstall torch there; then pip install --force-reinstall torch torchvision",
-        title="two torches are mixed: the imported one is of another version than the one that pip installed",
+        title="probably two torches are mixed: the imported one is not the one that pip installed",
     ),
     of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision lacks its CUDA half"),
     of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
@@ -345,7 +345,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
         r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b|"
-        r"\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b|\bno gpu (?:on|in) (?:my|this)",
+        r"\A(?![\s\S]*\bmac(?:book|os)?\b)[\s\S]*\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b",
         'device="cpu" in the code (.cuda() is .to("cpu") then), or the program\'s option for it (faster-whisper: also '
         'compute_type="int8"); where its own CUDA code is needed, a machine with an NVIDIA GPU: no other torch helps',
         title="the program asks for CUDA on a machine without an NVIDIA GPU",

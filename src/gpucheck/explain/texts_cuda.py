@@ -364,7 +364,7 @@ TEXTS: tuple[Condition, ...] = (
         r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)|HIP "
         r"error: (shared object initiali[sz]ation failed|invalid kernel file)|Attempting to use hipBLASLt on an? "
         r"unsupported architecture|GPU archs? of .{0,40}(is|are) (invalid|not supported)",
-        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,12}instruction not supported|"
+        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,30}instruction not supported|"
         "HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
