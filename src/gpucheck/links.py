@@ -23,8 +23,8 @@ MEMORIES: dict[str, tuple[HostMemoryKind, ...]] = {
 WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 SHORT_WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "host to host"}
 
-# The fix for copies between GPUs that hang or corrupt data, and its price. Sources: CUDA's programming guide (IOMMU on
-# Linux) and NCCL's documentation (Troubleshooting, GPU Direct and PCI Access Control Services).
+# Fixes for copies between GPUs that hang or corrupt data, and what each costs. Sources: CUDA's programming guide (IOMMU
+# on Linux) and NCCL's documentation (Troubleshooting, GPU Direct and PCI Access Control Services).
 IOMMU_FIX = (
     "boot with iommu=pt, or switch VT-d or AMD-Vi off in the firmware: both remove the isolation of devices, which "
     "virtual machines need"
@@ -62,17 +62,19 @@ ROOT_BUS = r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]"
 
 
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
-    """Return whether a link that stays below NVML's highest generation under load is slower than it should be: at
-    generation 1, as if idle, or with a GPU that is not on the root bus. On the root bus NVML's highest generation
-    ignores the slot, so a lower one may be normal."""
+    """Return whether a link that stays below NVML's highest generation under load is slower than it should be.
+
+    A link at generation 1 is, because only an idle link should run at it; so is the link of a GPU that is not on the
+    root bus. On the root bus NVML's highest generation ignores the slot, so a lower one may be normal.
+    """
     return generation == 1 or not re.fullmatch(ROOT_BUS, pci_address or "")
 
 
 def is_width_lost(width: int, name: str | None) -> bool:
     """Return whether a link below NVML's highest width, without another link to compare with, has lost lanes."""
     # GPUs with sixteen lanes by NVIDIA's data sheets; their slots and boards have sixteen as well.
-    of_sixteen = re.search(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", name or "", re.IGNORECASE)
-    return width < LEAST_LANES or of_sixteen is not None
+    sixteen_lanes = re.search(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", name or "", re.IGNORECASE)
+    return width < LEAST_LANES or sixteen_lanes is not None
 
 
 def is_chip_to_chip(name: str | None) -> bool:

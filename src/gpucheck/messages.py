@@ -68,9 +68,9 @@ NO_THREAD = r"libgomp: Thread creation failed|can't start new thread"
 NO_SEGMENT = r"failed to map segment"
 
 
-# The party at fault for an error. `device`: the device, or what drives it, failed in its work; `setup`: this machine or
-# this torch cannot use it; `memory`: there was not enough; `library`, `program`: the call itself may be at fault, so a
-# small kernel in a fresh process decides.
+# The party at fault for an error. `device`: the device or its driver failed at work. `setup`: this machine or torch
+# cannot use the device. `memory`: there was not enough memory. `library`, `program`: the call itself may be at fault,
+# so a small kernel in a fresh process shows whether the device works.
 CauseOrigin = Literal["device", "setup", "memory", "library", "program"]
 
 
@@ -94,7 +94,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-# The fix for a hardware fault, the same in every command. `{card}` is what `nvidia-smi -i` takes.
+# The fix for each fault, the same in every command. `{card}` is the GPU as `nvidia-smi -i` takes it.
 FIX = {
     "heat": "check fans, air flow and room temperature",
     "power": "check power supplies, cables and the rack's power limit",
@@ -326,9 +326,12 @@ LIBRARY_ERRORS = frozenset(
 
 
 def cause_of(text: str, where: str = "") -> Cause | None:
-    """Return the first cause that matches the text, or None for an unknown text. "CUDA error: out of memory" does not
-    come from torch's allocator. `where`, the text of the frames, shows whether the call pinned memory. The runtime also
-    raises this error if it has no memory for a stream, an event, a context or a library's start."""
+    """Return the first cause that matches the text, or None for an unknown text.
+
+    "CUDA error: out of memory" does not come from torch's allocator. The CUDA runtime raises it if no host memory could
+    be pinned, which `where` (the text of the frames) shows, or if it has no memory for a stream, an event, a context or
+    a library's start.
+    """
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
         return row
@@ -399,7 +402,7 @@ def message_of(error: BaseException) -> str:
 
 def cause_in(chain: Sequence[ChainedError]) -> tuple[Cause | None, ChainedError]:
     """Return the cause of a chain of exceptions, and the link that has it; the first link if none has. A failed device
-    outranks memory, and memory outranks the rest, because later errors are raised on top of their cause."""
+    outranks memory, and memory outranks the rest, because the other errors of a chain usually follow from these."""
     causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]
     ranks = {"device": 0, "memory": 1}
     known = [(ranks.get(cause.whose, 2), cause, link) for cause, link in causes if cause is not None]

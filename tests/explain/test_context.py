@@ -199,6 +199,25 @@ def ids(pasted: str) -> list[str]:
             "use float32",
             "dmesg",
         ),
+        # Titles that say no more and no less than the text shows.
+        (
+            "Radeon RX 570, C:\\x\nOSError: PyTorch CUDA is unavailable. requires a CUDA GPU but none",
+            "torch.no_accelerator",
+            "on a machine with an AMD GPU",
+            "ROCm finds",
+        ),
+        (
+            "RuntimeError: \"slow_conv2d_cpu\" not implemented for 'Half'",
+            "tensor.not_implemented",
+            "float16 (Half) on the CPU",
+            "",
+        ),
+        (
+            "Xformers is not installed!\nNVIDIA GeForce RTX 5070 Ti with CUDA capability sm_120 is not compatible",
+            "cuda.capability",
+            "does not support this GPU",
+            "xformers",
+        ),
         # What the text shows of the GPU and of torch speaks against the usual cause.
         (
             "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",

@@ -373,7 +373,28 @@ cuda.no_kernel|AdamW|no kernel image is available for execution on the device at
 cuda.no_kernel|TCNN_CUDA|Could not find compatible tinycudann extension for compute capability 70.
 cuda.no_kernel|RTX 50|onnxruntime.capi: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available
 quant.extension|use_kernels|does not have one of build variants: torch28-cxx11-cu128-x86_64-linux
-torch.no_accelerator|--use-zluda|webui-user.bat, Radeon 6600//Torch is not able to use GPU; add --skip-torch-cuda-test
+tensor.load|has no|RTX 3080//Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False
+cuda.capability|a warning|GPU0 [Radeon RX 580] which is of cuda capability 3.0.//PyTorch no longer supports this GPU
+oom.cuda|inference_mode() around|fails only when validate() is called: RuntimeError: CUDA error: out of memory
+oom.cuda|--data_device|rasterize_gaussians//CUDA out of memory. Tried to allocate 35 GiB (GPU 0; 9 GiB total capacity)
+tensor.dtype|dtype=torch.float16|peft/tuners/lora.py//RuntimeError: expected scalar type Float but found Half
+torch.cpu_only|no other torch helps|I don't have a GPU//AssertionError: Torch not compiled with CUDA enabled
+torch.cpu_only|cu116, cu113, cu102|torch==1.12.1//module 'torch._C' has no attribute '_cuda_setDevice'
+import.nms|torch.__file__|Successfully installed torch-2.8.0//2.6.0 True//operator torchvision::nms does not exist
+package.cpu_build|dgl.ai/wheels/cu117/|torch==1.11.0+cu115//dgl.DGLError: Device API cuda is not enabled.
+import.symbol|mmcv-full==|torch 1.4.0, mmcv=1.1.5//mmcv/_ext.so: undefined symbol: _ZN3c106Symbol14fromQualString
+dist.unused|one loss|set find_unused_parameters=True//Expected to have finished reduction in the prior iteration before
+import.library|does not begin with 10.1|ImportError: libcudart.so.10.1: cannot open shared object file
+import.symbol|foo==VERSION|torch_cluster works//site-packages/foo/_core.so: undefined symbol: _ZNK3c106SymInt22maybe
+cuda.held|fuser -v|torch got out of memory error. No processes seem to be using the 12799MiB / 16280MiB
+hip.none|Docker Desktop's virtual|error while adding custom device "/dev/kfd": no such file or directory.
+import.library|ctranslate2==4.4.0|torch==2.0.0+cu118//whisperx//Unable to load any of {libcudnn_ops.so.9.1.0}
+torch.cpu_only|torch==1.13.1|it is returning False//CUDA Version: 11.6//pytorch 1.13.1+cpu
+oom.cuda|VAE Decode|Error occurred when executing CogVideoDecode://Allocation on device//ComfyUI/execution.py
+tensor.type_mismatch|a new|Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same
+cuinit.100|write "0"|os.environ["CUDA_VISIBLE_DEVICES"]='1'//RuntimeError: No CUDA GPUs are available
+amp.bfloat16|vllm_dtype|Bfloat16 is only supported on GPUs with compute capability of at least 8.0: dtype flag
+torch.no_accelerator|--use-zluda|webui-user.bat, Radeon//Torch is not able to use GPU; add --skip-torch-cuda-test
 attention.package|triton-windows|ModuleNotFoundError: No module named 'sageattention'
 compile.compiler|vcvarsall|torch/_inductor/cpp_builder.py//InductorError: FileNotFoundError: [WinError 2]
 tensorrt.engine|delete the engine|Error Code 1: Serialization (Version tag does not match)

@@ -64,11 +64,11 @@ class StorageCounter(TorchDispatchMode):
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2
-# Torch's optimizers use foreach by default on these devices, but not for the fake CPU tensors, so it is set here.
+# Torch's optimizers use foreach by default on these devices, but not for the fake CPU tensors, so `Fake` turns it on.
 FOREACH_DEVICES = ("cuda", "xpu")
-# The relative tolerance of the estimate. Counted peaks have almost no noise.
+# The relative tolerance of the estimate, and the relative noise of the counted peaks, which is almost none.
 TOLERANCE, EXACT = 0.005, 1e-4
-# Most searches need fewer sizes. The search ends after this many sizes if memory grows in steps.
+# The most sizes that a search runs. Most searches need fewer; a search may need all if memory grows in steps.
 MOST_SIZES = 40
 
 

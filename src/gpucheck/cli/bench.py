@@ -1,4 +1,4 @@
-"""`gpucheck bench …`: a command for each row of the table of benchmarks, alone or in fresh processes."""
+"""`gpucheck bench …`: a command for each row of the table of benchmarks, run in this process or in fresh ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RepeatOptions:
     runs: int | None = option(
         "Run in N new processes, each with its own time budget.",
         metavar="N",
-        parse=units.Integer(largest=1000),  # these take hours, so a larger number is a typing error
+        parse=units.Integer(largest=1000),  # 1000 runs take hours, so more is a typing error
         shown="1, with --baseline 7",
         group=TIME,
     )

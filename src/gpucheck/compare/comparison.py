@@ -108,8 +108,8 @@ def _machine(report: Report) -> dict[str, object]:
         seen[f"{device.id} is"] = device.name
         seen[f"{device.id} UUID"] = device.uuid
         settings = next((known.settings for known in facts.devices if known.id == device.id), {})
-        idle = ("persistence mode", "compute mode")  # these do not affect any figure
-        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in idle}
+        harmless = ("persistence mode", "compute mode")  # these do not affect any figure
+        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in harmless}
     for cpu in (device for device in facts.devices if device.kind == "cpu"):
         seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
     if facts.host is not None:
@@ -230,7 +230,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 
 
 def row_label(row: ComparedRow) -> str:
-    """Name a row in evidence and test cases; the name never changes."""
+    """Return the fixed name of a row, for evidence and test cases; `row_text` returns the wording for people."""
     case = (_value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in row.case.items())
     return f"{row.name} {', '.join(case)}"
 
@@ -284,7 +284,7 @@ def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
     ordered, n = sorted(values), len(values)
     out = int(TRIMMED * n)
     kept = ordered[out : n - out]
-    # The variance of a trimmed mean comes from the winsorised values: those left out moved to the nearest kept.
+    # The variance of a trimmed mean comes from the winsorised values: each value left out becomes the nearest kept one.
     winsorised = [kept[0]] * out + kept + [kept[-1]] * out
     left = len(kept)
     return statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (left * (left - 1)), left

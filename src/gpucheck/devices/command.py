@@ -128,9 +128,9 @@ def _causes(*, cuinit: int | None = None, nvml: int | None = None, mig: bool = T
     from gpucheck.doctor.ladder import causes
 
     # Empty MIG mode cannot be the cause without a GPU in MIG mode.
-    found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if mig or cause.id != "gpu.mig_empty"]
-    fix = None if not found else found[0].fix if len(found) == 1 else "gpucheck doctor"
-    return ", or ".join(condition.title for condition in found) or None, fix
+    known = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if mig or cause.id != "gpu.mig_empty"]
+    fix = None if not known else known[0].fix if len(known) == 1 else "gpucheck doctor"
+    return ", or ".join(cause.title for cause in known) or None, fix
 
 
 def _no_library(host: Host) -> tuple[str, str]:
@@ -305,11 +305,11 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
     # With --python the user knows which interpreter is judged.
-    facts, whose = evidence.facts, [] if is_chosen else _interpreter(evidence)
+    facts, interpreter = evidence.facts, [] if is_chosen else _interpreter(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
         mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
-        return result, [*judge(facts), *(finding for finding in mild if finding.id != "doctor.no_gpu"), *whose]
+        return result, [*judge(facts), *(finding for finding in mild if finding.id != "doctor.no_gpu"), *interpreter]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
         # Torch may still succeed, which would refute a diagnosis based on versions and permissions.
@@ -323,7 +323,7 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
         if result.first is None or all(finding.verdict != "fail" for finding in diagnosed):
             why, fix = f"it was given {STATUS_LIMIT_S:g} s", "gpucheck doctor"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=fix))
-    return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
+    return result, [*_each_once(diagnosed, judge(facts), result.first), *interpreter]
 
 
 def _each_once(diagnosed: Sequence[Finding], of_devices: Sequence[Finding], first: str | None) -> list[Finding]:

@@ -27,7 +27,7 @@ class Evidence:
     facts: Facts = field(default_factory=Facts)
     stack: Stack = field(default_factory=Stack)
     torch: TorchProbe | None = None
-    variables: frozenset[str] = frozenset()  # the names of all; `facts.environment` has the values of a fixed list
+    variables: frozenset[str] = frozenset()  # the names of all; `facts.environment` has the values of some
     load: LoadResult | None = None
 
     # Derived: NVIDIA's driver with the events of the kernel log, the torch on disk, and torch's own report.
@@ -155,11 +155,12 @@ class Condition:
     stage that it breaks, or None. `settle` describes a test that would make the diagnosis certain. `cuinit` and `nvml`
     are the results of cuInit and nvmlInit that it causes.
 
-    **Explain.** `patterns` are regular expressions, matched without regard to case, quotes and (without `\\b`) spaces.
-    `common` patterns ("Killed") count only if the text matches `beside`, by default if it mentions GPUs, torch or
-    training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns of a message that contains
-    another one, which is reported if it is known. `names` are complete error names. Rows that differ only in a number
-    share a pattern with the group `number`; the field `number` is the text that this group has to match.
+    **Explain.** `patterns` are regular expressions. Matching ignores case and quotes, and it ignores spaces too unless
+    the pattern has `\\b`, `^` or `$`. `common` patterns ("Killed") count only if the text matches `beside`, by default
+    if it mentions GPUs, torch or training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns of
+    a message that contains another one, which is reported if it is known. `names` are complete error names. Rows that
+    differ only in a number share a pattern with the group `number`; the field `number` is the text that this group has
+    to match.
 
     A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
     or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts

@@ -28,7 +28,10 @@ FROM_WSL = "in Windows: update NVIDIA's driver, then wsl --shutdown, and start i
 
 
 def adapted(fix: str, host: Host) -> str:
-    """Adapt a fix to a container, whose host runs kernel commands, to WSL and to Windows, unless it mentions them."""
+    """Adapt a fix to Windows, to WSL, or to a container, whose host runs kernel commands.
+
+    Outside Windows, a fix stays as it is if it mentions a container, a host or Windows.
+    """
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":
         # PowerShell has its own syntax for variables.
@@ -80,7 +83,7 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
 
 
 def out_of_library_path(folders: Iterable[str]) -> str:
-    """Return the fix that removes only these folders, because other entries of the variable may lead to the driver."""
+    """Return the fix that removes only these folders from LD_LIBRARY_PATH: its other entries may lead to the driver."""
     return f"remove {', '.join(folders)} from LD_LIBRARY_PATH"
 
 
@@ -108,8 +111,8 @@ ENVIRONMENT = "~/torch-env"
 Release = tuple[int, int]
 _OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
 # The architectures in each published build on x86-64 and aarch64, and the first release built for aarch64, by
-# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. If several
-# releases have a build, only the architectures of all are listed. cu134 is assumed to equal cu132.
+# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. If several releases have a
+# build, only the architectures that all of them have are listed. cu134 is assumed to equal cu132.
 BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu134": (_NEW, _ARM, (2, 14)),
     "cu132": (_NEW, _ARM, (2, 12)),
@@ -140,8 +143,8 @@ NEWEST = max(RELEASES)
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
 # The last torch with a build for the CUDA of an older driver ("previous versions").
 LAST_FOR = {"10.2": "1.12.1", "10.1": "1.7.1", "10.0": "1.2.0", "9.2": "1.7.1", "9.0": "1.1.0"}
-# The builds of older releases (the same sources). PYTHONS has rows of a release, and the oldest and newest Python of
-# the wheels from this release on.
+# The builds of older releases (the same sources). Each row of PYTHONS has a release, and the oldest and newest Python
+# for which torch has wheels from this release on.
 BUILDS_OF_TORCH_1 = {
     (1, 13): ("cu117", "cu116"),
     (1, 12): ("cu116", "cu113", "cu102"),
@@ -174,8 +177,8 @@ def runs_on(architecture: str, capability: int) -> bool:
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
         return False
-    code, own = int(match[2]), match[3]
-    if own == "a":
+    code, suffix = int(match[2]), match[3]
+    if suffix == "a":
         return code == capability
     if match[1] == "compute":
         return code <= capability
@@ -194,9 +197,10 @@ def tag_for(
 ) -> str | None:
     """Return the published build of a release that fits this hardware and driver best, or None.
 
-    `driver` is the newest CUDA version that the driver supports. A build needs its major version, and kernels compiled
-    at run time also its minor one: the newest build within the driver's version is best, else the oldest above it.
-    `architecture` is the system's name of the processor; None means x86-64. CUDA `keep` is preferred if it fits.
+    `driver` is the newest CUDA version that the driver supports. The driver must support the major version of a build's
+    CUDA, and for kernels compiled at run time also the minor one: the newest build within the driver's version is best,
+    else the oldest above it. `architecture` is the system's name of the processor; None means x86-64. The build for the
+    CUDA version `keep` is preferred if it fits.
     """
     wanted = [value for value in map(number, capabilities) if value is not None]
     is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)

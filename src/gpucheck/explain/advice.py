@@ -1,4 +1,4 @@
-"""Advice that depends on the facts of a paste, for errors of programs that run, and the choice of a row. Pure."""
+"""Advice for errors of running programs that depends on the facts of a paste, and functions that choose it. Pure."""
 
 from __future__ import annotations
 
@@ -8,35 +8,11 @@ from dataclasses import replace
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
-from gpucheck.explain.steps import install_torch, more_ranks, server_share
+from gpucheck.explain.steps import more_ranks, server_share
 from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
-    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
-        r"\blxc\b",
-        "in the container the host's own driver version without its module (NVIDIA-Linux-x86_64-VERSION.run "
-        "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
-        title="the LXC container has no driver of the host's version, or not its devices",
-    ),
-    of("import.libcuda")(lambda facts: "wsl" in facts.platforms),
-    of("nvcc.missing")(
-        lambda facts: "mac" in facts.platforms,
-        "do without this package, whose CUDA code no Mac runs, or use its version for MPS or MLX",
-        title="a package needs CUDA, which no Mac has",
-    ),
-    of("torch.no_acc")(
-        lambda facts: not facts.torch and any(float(value) < 7.5 for value in facts.capabilities),
-        lambda facts: f"{install_torch(facts)}; a program with its own torch: its release before, or for cu126",
-        title="no GPU is used: probably this torch has no code for a GPU as old as this one",
-    ),
-    of("torch.no_acc")(
-        r"is_available\b[^\n]{0,60}\btrue\b",
-        'the program\'s option for its device (--device cuda), or in its code model.to("cuda") and x.to("cuda") of '
-        'every input; Task Manager shows this load under "Cuda" only, not "3D"',
-        title="torch sees the GPU, and the program does not use it: it was not told to, or moves nothing there",
-        meaning="Driver and torch's build are right where torch.cuda.is_available() is True.",
-    ),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("oom.cuda")(
@@ -59,12 +35,6 @@ ADVICE: tuple[Advice, ...] = (
         r"torch\.load\(|in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
         'torch.load(path, map_location="cpu"), load_state_dict, then del: else a second copy is on the GPU that saved',
         title="GPU memory is full while a checkpoint is loaded",
-    ),
-    of("build.isolation")(
-        r"python setup\.py egg_info did not run",
-        "activate the environment that has torch (conda activate NAME), or install torch into this one; then again",
-        title="setup.py of a package needs torch, which this Python does not have",
-        meaning="pip builds a package that has only a setup.py in the environment itself, where torch is missing.",
     ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",
@@ -457,13 +427,6 @@ ADVICE: tuple[Advice, ...] = (
         ),
     ),
     of("oom.cuda")(lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
-    of("cuda.ptx", "cuinit.too_old")(
-        "jetson",
-        "rebuild the package that fails, without its old build folder, with JetPack's own nvcc for this GPU "
-        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
-        "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
-        title="a package was compiled by a newer CUDA than this JetPack's driver",
-    ),
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
@@ -839,7 +802,7 @@ ADVICE: tuple[Advice, ...] = (
 
 
 def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
-    """Return the text adapted to the facts, and whether its step comes from the facts."""
+    """Return the text with the title, meaning and fix that suit the facts, and whether the facts chose its fix."""
     for row in ADVICE:
         if not row.becomes and row.holds(text.id, facts):
             step = row.then if isinstance(row.then, str) else row.then(facts)
@@ -851,5 +814,5 @@ def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
 
 
 def proven(name: str, facts: Facts) -> str:
-    """Return the id of the text that the facts prove instead of this one, or an empty string."""
+    """Return the id of the text that the facts prove instead of the text `name`, or an empty string."""
     return next((row.becomes for row in ADVICE if row.becomes and row.holds(name, facts)), "")

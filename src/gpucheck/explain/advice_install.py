@@ -7,6 +7,30 @@ from gpucheck.explain.facts import Advice, of
 from gpucheck.explain.steps import find_version, install_torch
 
 ADVICE: tuple[Advice, ...] = (
+    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
+        r"\blxc\b",
+        "in the container the host's own driver version without its module (NVIDIA-Linux-x86_64-VERSION.run "
+        "--no-kernel-module), and its devices: Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm",
+        title="the LXC container has no driver of the host's version, or not its devices",
+    ),
+    of("import.libcuda")(lambda facts: "wsl" in facts.platforms),
+    of("nvcc.missing")(
+        lambda facts: "mac" in facts.platforms,
+        "do without this package, whose CUDA code no Mac runs, or use its version for MPS or MLX",
+        title="a package needs CUDA, which no Mac has",
+    ),
+    of("torch.no_acc")(
+        lambda facts: not facts.torch and any(float(value) < 7.5 for value in facts.capabilities),
+        lambda facts: f"{install_torch(facts)}; a program with its own torch: its release before, or for cu126",
+        title="no GPU is used: probably this torch has no code for a GPU as old as this one",
+    ),
+    of("torch.no_acc")(
+        r"is_available\b[^\n]{0,60}\btrue\b",
+        'the program\'s option for its device (--device cuda), or in its code model.to("cuda") and x.to("cuda") of '
+        'every input; Task Manager shows this load under "Cuda" only, not "3D"',
+        title="torch sees the GPU, and the program does not use it: it was not told to, or moves nothing there",
+        meaning="Driver and torch's build are right where torch.cuda.is_available() is True.",
+    ),
     of("torch.no_acc")(r"\A(?![\s\S]*torch)[\s\S]*(?:\bollama|\blm ?studio|\bllama\W?cpp)", becomes="llamacpp.cpu"),
     of("torch.no_acc", "torch.cpu_only")(
         "fp16 is not supported on cpu",
@@ -190,5 +214,102 @@ ADVICE: tuple[Advice, ...] = (
         "on the host sudo nvidia-modprobe -c 0 -u makes /dev/nvidia0 and /dev/nvidia-uvm; for each boot sudo "
         "systemctl enable --now nvidia-persistenced, and that command in a unit before docker.service",
         title="the GPU's device files are not there on the host until a program makes them",
+    ),
+    of("nvcc.mismatch")(
+        r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
+        "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
+        "wheel and ninja there; where nvcc --version still differs from torch.version.cuda, CUDA_HOME of that toolkit",
+        title="the package was built against another torch (build isolation), of another CUDA than nvcc",
+    ),
+    of("tensorflow.")(
+        r"\A(?![\s\S]*(?:ubuntu|linux_|/home/|/usr/|colab))[\s\S]*\bwindows\b",
+        "WSL, and in it pip install 'tensorflow[and-cuda]'; in Windows itself only 2.10 and older: Python 3.10, conda "
+        "install -c conda-forge cudatoolkit=11.2 cudnn=8.1.0, pip install 'tensorflow<2.11' 'numpy<2'",
+        title="TensorFlow has no GPU in Windows after 2.10, and 2.10 wants CUDA 11.2 and cuDNN 8.1",
+    ),
+    of("xpu.none")(
+        r"\b(?:docker|podman|container|lxc)\b",
+        "a newer image, or Intel's newest compute runtime in it (libze-intel-gpu1, intel-opencl-icd; B580: 24.48 or "
+        "newer); an older one on a kernel of 6.8 or newer: -e NEOReadDebugKeys=1 -e OverrideGpuAddressSpace=48; "
+        "--device /dev/dri --group-add with the number of the host's render; sycl-ls has to list level_zero:gpu",
+        title="Intel's driver inside the container sees no GPU: usually it is older than the GPU or the kernel",
+    ),
+    of("kernel.rm_init", "nvml.no_devices")(
+        r"vmware|\besxi\b|proxmox|\bqemu\b|\bkvm\b|passthrough|hyper-v|\bxen\b|\bqubes|virtual machine|\bhvm\b",
+        "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host (ESXi: pciPassthru.use64bitMMIO=TRUE, "
+        "pciPassthru.64bitMMIOSizeGB=128, a power of two above the GPU's memory). On the host lspci -nnk shows "
+        "vfio-pci for all its functions. An RTX 50 needs nvidia-open in the guest; then a cold start of the host",
+        title="the GPU does not start in the virtual machine: usually its memory windows or the firmware",
+    ),
+    of("kernel.rm_init", "nvml.no_devices")(
+        lambda facts: bool({"12.0", "10.0", "12.1"} & set(facts.capabilities)),
+        "the open kernel module: sudo apt-get install nvidia-driver-580-open (NVIDIA's repository nvidia-open, Arch "
+        "nvidia-open-dkms, a .run file --kernel-module-type=open) in place of the closed one, then reboot",
+        title="this GPU (Blackwell) needs the open kernel module, and probably has the closed one",
+    ),
+    of("nvml.not_loaded")(r"\bnouveau +\d{4,}|in use: nouveau", becomes="kernel.nouveau"),
+    of("nvcc.host_compiler")(
+        "exception specification is",
+        "CUDA 13.3 or newer, or an image with an older system (nvidia/cuda:12.8.1-devel-ubuntu24.04); else "
+        "noexcept(true) behind the functions that are named, in CUDA's crt/math_functions.h",
+        title="the system's glibc (2.41 or newer) declares functions that this CUDA toolkit declares too",
+    ),
+    of("torch.cpu_only")(
+        "conda_cpu",
+        "in that environment conda remove cpuonly _pytorch_select (those it has), then conda install -c conda-forge "
+        "pytorch-gpu; to keep an old release conda install pytorch=VERSION torchvision cudatoolkit=X.Y -c pytorch",
+        title="conda chose a torch without CUDA in this environment",
+    ),
+    of("cuda.handle", "cuda.ptx", "cuda.capability", "cuda.no_kernel", "cuda.invalid_image")(
+        r"\A(?=[\s\S]*tensorflow)(?![\s\S]*torch)[\s\S]*(?:rtx ?(?:pro \d|50[5-9]0)|capability 1[02]\.|\bg?b[12]00?\b)",
+        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer; else tf-nightly",
+        title="TensorFlow's wheel has no code for this GPU (Blackwell)",
+    ),
+    of("cudnn.", "cublas.", "cuda.no_kernel")(
+        lambda facts: (
+            # Only torch before 1.5 writes so.
+            (facts.torch or "1.4" * facts.holds("cublas runtime"))[:4].strip(".") in {f"1.{n}" for n in range(7)}
+            and any(fixes.number(value) in (80, 86, 89, 90) for value in facts.capabilities)
+        ),
+        "a torch of CUDA 11.1 or newer, at the oldest pip install torch==1.8.1+cu111 torchvision==0.9.1+cu111 -f "
+        f"{fixes.INDEX}/torch_stable.html (Python 3.6 to 3.9); extensions have to be built again",
+        title="torch is older than the GPU: its CUDA has no code for it",
+        certainty="strong",
+    ),
+    of("container.cli")(
+        r"nvidia-container-cli[\s\S]*\bsudo docker run(?![\s\S]*nvidia-container-cli)|\bwith sudo\b[^.\n]{0,40}"
+        r"\b(?:works|fine)\b|\b(?:works?|worked|runs|fine|ok)\b[^.\n]{0,30} (?:with|using|as) (?:sudo|root)\b",
+        "docker context ls: docker context use default (the host's Docker; sudo usermod -aG docker $USER gives you "
+        "its socket), or remove Docker Desktop for Linux, whose virtual machine has no NVIDIA GPU",
+        title="this is probably not the host's own Docker, but Docker Desktop's or a rootless one",
+    ),
+    of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
+        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
+        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, and reboot",
+    ),
+    of("kubernetes.plugin", "container.no_runtime")(
+        r"\bk3s\b|\brke2\b",
+        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent, rke2-server), which "
+        "finds NVIDIA's runtime itself; then runtimeClassName: nvidia for the plugin's pods and those with a GPU",
+    ),
+    of("xpu.none")(
+        r"lib(?:ur_loader|sycl|ze_loader)\.so",
+        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero); libsycl and libur_loader: pip install "
+        f"--force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    of("xpu.none")(
+        lambda facts: "windows" in facts.platforms and "wsl" not in facts.platforms,
+        f"Intel's newest graphics driver, then pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu",
+    ),
+    of("bitsandbytes.setup")(
+        r"bnb_cuda_version=\S",
+        "unset BNB_CUDA_VERSION, then pip install -U bitsandbytes; python -m bitsandbytes shows what it needs",
+    ),
+    of("torch.no_accelerator")(
+        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)|\b(?:tpu|xla)accelerator\b",
+        "torch.cuda functions only where device.type is cuda; in ComfyUI update the custom node in the traceback, "
+        'without options that put the model on the CPU (--cpu, device: cpu); in a Trainer accelerator="auto"',
+        title="the program asks for another kind of device than the machine or its options give it",
     ),
 )

@@ -29,103 +29,6 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 
 
 ADVICE: tuple[Advice, ...] = (
-    of("nvcc.mismatch")(
-        r"\A(?![\s\S]*no-build-isolation)[\s\S]*(?:pip-build-env|builds-v0|/overlay/|uv (?:pip install|add|sync))",
-        "pip install --no-build-isolation NAME (uv: no-build-isolation-package in [tool.uv]), with torch, setuptools, "
-        "wheel and ninja there; where nvcc --version still differs from torch.version.cuda, CUDA_HOME of that toolkit",
-        title="the package was built against another torch (build isolation), of another CUDA than nvcc",
-    ),
-    of("tensorflow.")(
-        r"\A(?![\s\S]*(?:ubuntu|linux_|/home/|/usr/|colab))[\s\S]*\bwindows\b",
-        "WSL, and in it pip install 'tensorflow[and-cuda]'; in Windows itself only 2.10 and older: Python 3.10, conda "
-        "install -c conda-forge cudatoolkit=11.2 cudnn=8.1.0, pip install 'tensorflow<2.11' 'numpy<2'",
-        title="TensorFlow has no GPU in Windows after 2.10, and 2.10 wants CUDA 11.2 and cuDNN 8.1",
-    ),
-    of("xpu.none")(
-        r"\b(?:docker|podman|container|lxc)\b",
-        "a newer image, or Intel's newest compute runtime in it (libze-intel-gpu1, intel-opencl-icd; B580: 24.48 or "
-        "newer); an older one on a kernel of 6.8 or newer: -e NEOReadDebugKeys=1 -e OverrideGpuAddressSpace=48; "
-        "--device /dev/dri --group-add with the number of the host's render; sycl-ls has to list level_zero:gpu",
-        title="Intel's driver inside the container sees no GPU: usually it is older than the GPU or the kernel",
-    ),
-    of("kernel.rm_init", "nvml.no_devices")(
-        r"vmware|\besxi\b|proxmox|\bqemu\b|\bkvm\b|passthrough|hyper-v|\bxen\b|\bqubes|virtual machine|\bhvm\b",
-        "UEFI firmware for the virtual machine (OVMF), machine q35, CPU host (ESXi: pciPassthru.use64bitMMIO=TRUE, "
-        "pciPassthru.64bitMMIOSizeGB=128, a power of two above the GPU's memory). On the host lspci -nnk shows "
-        "vfio-pci for all its functions. An RTX 50 needs nvidia-open in the guest; then a cold start of the host",
-        title="the GPU does not start in the virtual machine: usually its memory windows or the firmware",
-    ),
-    of("kernel.rm_init", "nvml.no_devices")(
-        lambda facts: bool({"12.0", "10.0", "12.1"} & set(facts.capabilities)),
-        "the open kernel module: sudo apt-get install nvidia-driver-580-open (NVIDIA's repository nvidia-open, Arch "
-        "nvidia-open-dkms, a .run file --kernel-module-type=open) in place of the closed one, then reboot",
-        title="this GPU (Blackwell) needs the open kernel module, and probably has the closed one",
-    ),
-    of("nvml.not_loaded")(r"\bnouveau +\d{4,}|in use: nouveau", becomes="kernel.nouveau"),
-    of("nvcc.host_compiler")(
-        "exception specification is",
-        "CUDA 13.3 or newer, or an image with an older system (nvidia/cuda:12.8.1-devel-ubuntu24.04); else "
-        "noexcept(true) behind the functions that are named, in CUDA's crt/math_functions.h",
-        title="the system's glibc (2.41 or newer) declares functions that this CUDA toolkit declares too",
-    ),
-    of("torch.cpu_only")(
-        "conda_cpu",
-        "in that environment conda remove cpuonly _pytorch_select (those it has), then conda install -c conda-forge "
-        "pytorch-gpu; to keep an old release conda install pytorch=VERSION torchvision cudatoolkit=X.Y -c pytorch",
-        title="conda chose a torch without CUDA in this environment",
-    ),
-    of("cuda.handle", "cuda.ptx", "cuda.capability", "cuda.no_kernel", "cuda.invalid_image")(
-        r"\A(?=[\s\S]*tensorflow)(?![\s\S]*torch)[\s\S]*(?:rtx ?(?:pro \d|50[5-9]0)|capability 1[02]\.|\bg?b[12]00?\b)",
-        "NVIDIA's container, nvcr.io/nvidia/tensorflow:25.02-tf2-py3 or newer; else tf-nightly",
-        title="TensorFlow's wheel has no code for this GPU (Blackwell)",
-    ),
-    of("cudnn.", "cublas.", "cuda.no_kernel")(
-        lambda facts: (
-            # Only torch before 1.5 writes so.
-            re.match(r"1\.[0-6]\b", facts.torch or "1.4" * facts.holds("cublas runtime error")) is not None
-            and any(fixes.number(value) in (80, 86, 89, 90) for value in facts.capabilities)
-        ),
-        "a torch of CUDA 11.1 or newer, at the oldest pip install torch==1.8.1+cu111 torchvision==0.9.1+cu111 -f "
-        f"{fixes.INDEX}/torch_stable.html (Python 3.6 to 3.9); extensions have to be built again",
-        title="torch is older than the GPU: its CUDA has no code for it",
-        certainty="strong",
-    ),
-    of("container.cli")(
-        r"nvidia-container-cli[\s\S]*\bsudo docker run(?![\s\S]*nvidia-container-cli)|\bwith sudo\b[^.\n]{0,40}"
-        r"\b(?:works|fine)\b|\b(?:works?|worked|runs|fine|ok)\b[^.\n]{0,30} (?:with|using|as) (?:sudo|root)\b",
-        "docker context ls: docker context use default (the host's Docker; sudo usermod -aG docker $USER gives you "
-        "its socket), or remove Docker Desktop for Linux, whose virtual machine has no NVIDIA GPU",
-        title="this is probably not the host's own Docker, but Docker Desktop's or a rootless one",
-    ),
-    of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
-        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
-        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, and reboot",
-    ),
-    of("kubernetes.plugin", "container.no_runtime")(
-        r"\bk3s\b|\brke2\b",
-        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent, rke2-server), which "
-        "finds NVIDIA's runtime itself; then runtimeClassName: nvidia for the plugin's pods and those with a GPU",
-    ),
-    of("xpu.none")(
-        r"lib(?:ur_loader|sycl|ze_loader)\.so",
-        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero); libsycl and libur_loader: pip install "
-        f"--force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
-        title="a library of Intel's driver or of its SYCL runtime is not found",
-    ),
-    of("xpu.none")(
-        lambda facts: "windows" in facts.platforms and "wsl" not in facts.platforms,
-        f"Intel's newest graphics driver, then pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu",
-    ),
-    of("bitsandbytes.setup")(
-        r"bnb_cuda_version=\S",
-        "unset BNB_CUDA_VERSION, then pip install -U bitsandbytes; python -m bitsandbytes shows what it needs",
-    ),
-    of("torch.no_accelerator")(
-        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)|\b(?:tpu|xla)accelerator\b",
-        "torch.cuda functions only where device.type is cuda; in ComfyUI update the custom node in the traceback, "
-        'without options that put the model on the CPU (--cpu, device: cpu); in a Trainer accelerator="auto"',
-        title="the program asks for another kind of device than the machine or its options give it",
-    ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
         "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
@@ -303,7 +206,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library")(
         lambda facts: (
-            (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds("libcudnn_(?:ops|cnn)\\.so\\.9")
+            (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds(r"whisper[\s\S]*libcudnn_\w+\.so\.9")
         ),
         "pip install ctranslate2==4.4.0, the last one for cuDNN 8, which this torch brings; or torch 2.4 or newer",
         title="CTranslate2 4.5 or newer wants cuDNN 9, and a torch before 2.4 brings cuDNN 8",
@@ -352,7 +255,7 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:pytorch version: |(?m:^)(?:>>> )?)(?!\1)[12]\.\d+\.\d[\w+]*(?: (?:true|false)|\n)",
         "python -c 'import torch; print(torch.__file__)': where that is not this environment (~/.local, PYTHONPATH, "
         "conda's), pip uninstall torch there; then pip install --force-reinstall torch torchvision",
-        title="two torches are mixed: the imported one is of another version than the one that pip installed",
+        title="probably two torches are mixed: the imported one is not the one that pip installed",
     ),
     of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision lacks its CUDA half"),
     of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
@@ -434,7 +337,7 @@ ADVICE: tuple[Advice, ...] = (
         title="this OpenCV is built without CUDA",
     ),
     of("package.cpu_build")(
-        r"dgl\b",
+        r"\bdgl",
         "pip uninstall -y dgl, then for torch 2.1 to 2.4 pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/"
         "repo.html (that torch's number; cu118 or cu121), for torch 1.12 to 2.0 pip install 'dgl<2' -f https://data.dgl"
         ".ai/wheels/cu117/repo.html (cu116, cu117, cu118); other torches have none",
@@ -442,7 +345,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
         r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b|"
-        r"\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b|\bno gpu (?:on|in) (?:my|this)",
+        r"\A(?![\s\S]*\bmac(?:book|os)?\b)[\s\S]*\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b",
         'device="cpu" in the code (.cuda() is .to("cpu") then), or the program\'s option for it (faster-whisper: also '
         'compute_type="int8"); where its own CUDA code is needed, a machine with an NVIDIA GPU: no other torch helps',
         title="the program asks for CUDA on a machine without an NVIDIA GPU",
@@ -921,5 +824,18 @@ ADVICE: tuple[Advice, ...] = (
         "ptxas",
         "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas and TRITON_PTXAS_BLACKWELL_PATH to the same (Triton "
         "brings an older ptxas, which does not know this GPU; that of CUDA 13 does), or use a newer torch",
+    ),
+    of("build.isolation")(
+        r"python setup\.py egg_info did not run",
+        "activate the environment that has torch (conda activate NAME), or install torch into this one; then again",
+        title="setup.py of a package needs torch, which this Python does not have",
+        meaning="pip builds a package that has only a setup.py in the environment itself, where torch is missing.",
+    ),
+    of("cuda.ptx", "cuinit.too_old")(
+        "jetson",
+        "rebuild the package that fails, without its old build folder, with JetPack's own nvcc for this GPU "
+        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
+        "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
+        title="a package was compiled by a newer CUDA than this JetPack's driver",
     ),
 )

@@ -296,7 +296,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
 _IS_WINDOWS = re.compile(
-    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bwin ?1[01](?!\d)|"
+    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|(?<![a-z])win ?1[01](?!\d)|"
     r"\b(?:not|doesnt|dont|cannot|cant|isnt) (?:\w+ ){0,4}(?:on|in|under) windows\b|\bim on windows\b"
 )
 # A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.

@@ -313,8 +313,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.not_supported",
         "the driver does not support this operation here",
         CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
-        r"allocate pinned system memory,.{0,60}: operation not supported",
-        r"cudaErrorNot(Supported|Permitted)\b",
+        r"allocate pinned system memory,.{0,60}: operation not supported|cudaErrorNot(Supported|Permitted)\b",
         meaning="Virtual GPUs, MIG instances, WSL and Windows lack parts of CUDA, such as shared handles.",
         fix="do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
         "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
@@ -357,7 +356,7 @@ TEXTS: tuple[Condition, ...] = (
         r"rocBLAS error: (?!.{0,60}No dev).{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)|HIP "
         r"error: (shared object initiali[sz]ation failed|invalid kernel file)|Attempting to use hipBLASLt on an? "
         r"unsupported architecture|GPU archs? of .{0,40}(is|are) (invalid|not supported)",
-        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,12}instruction not supported|"
+        r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,30}instruction not supported|"
         "HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
@@ -420,8 +419,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "hip.library",
         "a ROCm library failed",
-        r"\bHSA_STATUS_ERROR(_\w+)?\b",
-        r"fail(ed|s)? to call hip\w+|MIOpen(\(HIP\):)? Error",
+        r"\bHSA_STATUS_ERROR(_\w+)?\b|fail(ed|s)? to call hip\w+|MIOpen(\(HIP\):)? Error",
         r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
         r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+|miopen::(Exception|exec::)|HIPRTC_ERROR_\w+",
         meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
@@ -507,8 +505,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "xpu.call",
         "Intel's driver (Level Zero) refused a call",
-        r"\bZE_RESULT_ERROR_INVALID_\w+",
-        r"-999 \(Unknown PI error\)",
+        r"\bZE_RESULT_ERROR_INVALID_\w+|-999 \(Unknown PI error\)",
         meaning="A kernel could not be built for this GPU, or a library asked for what driver or GPU do not have.",
         fix="update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
         follows=("oom.xpu", "xpu.none", "xpu.lost"),

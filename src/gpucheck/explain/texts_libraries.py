@@ -79,8 +79,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuDNN could not start",
         r"CUDNN_STATUS_NOT_INITIALIZED|Could not create cudnn handle|cuDNN failed to initialize|DNN library "
         r"(initialization failed|is not found)|CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
-        r"calling cudnnCreate",
-        r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
+        r"calling cudnnCreate|\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         meaning="Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
         fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
         follows=_BEFORE_LIBRARIES,
@@ -419,15 +418,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
     ),
     proof(
-        "dist.model",
-        "the ranks built different models",
-        r"DDP expects same model across all ranks|Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match",
-        meaning="DistributedDataParallel compares the parameters' number and shapes before the first step: a rank "
-        "has another configuration, layers that depend on its data, or another checkpoint.",
-        fix="print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the "
-        "model from the same arguments, and freeze parameters before DDP on all of them",
-    ),
-    proof(
         "dist.libuv",
         "torch's store wants libuv, which this build does not have",
         r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",
@@ -540,8 +530,7 @@ TEXTS: tuple[Condition, ...] = (
         r"match when outside of autocast|output tensor must have the same type as input tensor|Model data type and "
         r"gradient accumulation data|Index put requires the source and destination dtypes match|result type \w+ "
         r"can'?t be cast to the desired output type",
-        r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
-        r"Promotion for Float8 Types is not",
+        r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype|Promotion for Float8 Types is not",
         meaning="A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
         fix="model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
     ),

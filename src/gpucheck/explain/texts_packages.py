@@ -89,14 +89,6 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
     ),
     strong(
-        "loader.timeout",
-        "a DataLoader worker did not deliver in time",
-        r"DataLoader timed out after \d+ seconds",
-        meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
-        fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
-        common=(r"\b(DataLoader|num_workers)\b.{0,60}\b(hangs?|stuck|freez\w+|deadlocks?)\b",),
-    ),
-    strong(
         "process.threads",
         "the system cannot start more threads",
         meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",

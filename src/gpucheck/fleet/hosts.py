@@ -36,7 +36,7 @@ def nodes_text(count: int) -> str:
 
 
 def is_safe(name: str) -> bool:
-    """Return whether the name is one of a host, and can be given to a shell."""
+    """Return whether the name is a valid host name, which is also safe in a shell command."""
     return NAME.fullmatch(name) is not None
 
 

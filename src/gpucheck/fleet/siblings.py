@@ -5,8 +5,9 @@ compared by their logarithms. A device is compared with the median of its node's
 the nodes if its node has few devices.
 
 One test finds slow devices and slow nodes: `lowest`, Rosner's procedure, whose level is divided among all values and
-figures of the fleet (Bonferroni), so that an even fleet almost never has a slow device. A slow device is far below its
-node and also below the other nodes. `benchmarks/fleet_power.py` checks both by simulation.
+figures of the fleet (Bonferroni), so that a device of a sound fleet (without slow devices) is almost never reported as
+slow. A slow device is far below its node and also below the other nodes. `benchmarks/fleet_power.py` checks both by
+simulation.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, SlowDevice
 
-# The standard deviation of a normal distribution in MADs.
+# The standard deviation of a normal distribution, in median absolute deviations (MAD).
 _NORMAL = 1.4826
 # Of this many fleets without a slow device, at most one may have a device reported as slow, or as possibly slow.
 EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
 # `lowest` tests several values, so its error rate exceeds its level by up to half, by simulation.
 ERROR_RATE_FACTOR = 1.5
-# The median of fewer devices on a node depends too much on the device itself.
+# With fewer devices on a node, the median of a device's neighbours depends too much on a single one of them.
 LEAST_DEVICES = 4
 # A comparison needs this many nodes of a model, because fewer do not show which one is slow.
 LEAST_NODES = 5
@@ -47,9 +48,9 @@ def slow_devices(
 ) -> tuple[float, float, dict[int, SlowDevice]]:
     """Return the centre (as a rate), the relative spread, and the slow devices of a model by their index.
 
-    `members` are pairs of a node and its figure `label`; `figures` is the number of figures in the whole fleet. With
-    fewer than LEAST_NODES nodes, devices are compared within their node only. Raises ValueError without members, or for
-    a rate that is not positive.
+    `members` are pairs of a node's name and the figure of one of its devices, and `label` is the figure's name.
+    `figures` is the number of figures in the whole fleet. With fewer than LEAST_NODES nodes, devices are compared
+    within their node only. Raises ValueError without members, or for a rate that is not positive.
     """
     logs = [math.log(figure.rate) for _, figure in members]
     by_node = runs.group_by(lambda index: members[index][0], range(len(members)))
@@ -145,7 +146,8 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
-    # The deviation is uncertain with few nodes: without this, twice as many of 2 000 sound fleets of 6 nodes split.
+    # The deviation is uncertain with few nodes. Without this correction, twice as many of 2 000 sound fleets of 6 nodes
+    # were split into two modes.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
@@ -153,14 +155,14 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
 
-# A device below this share of its part's peak is slow. A sound device reaches 60 to 95 % with products and cold copies
-# of usual sizes.
+# A device below this share of its model's peak is slow. A sound device reaches 60 to 95 % of it with matrix products
+# and cold copies of usual sizes.
 FLOOR = 0.5
 # A rate above this share of the peak is a wrong measurement. Clocks and data sheets differ by a few percent only.
 CEILING = 1.15
 # Flags for a low figure whose cause lies outside the device.
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
-# The most kinds of differences in a report, so that an attack cannot create more.
+# The most findings about two speeds, and the most about settings that differ. A forged document cannot create more.
 MOST_KINDS = 20
 # The device name of a slow node in the list of slow devices.
 WHOLE = "all devices"
@@ -321,7 +323,8 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
                 distances[host][label] = log - centres[label]
                 if host in low and _is_low(distances[host][label]):
                     slow[host] += _named(label, by_host[host], centres[label])
-        # The mean distance over all figures. Two modes split a figure, so a node needs only half of the figures.
+        # The mean distance over all figures. A figure with two modes counts as two, of which a node has only one, so
+        # half of the figures are enough.
         together = {
             host: statistics.fmean(own.values()) for host, own in distances.items() if 2 * len(own) >= len(labels)
         }

@@ -142,7 +142,7 @@ def switches(facts: Facts) -> list[Finding]:
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
     """Return the meaning of an SXid. Past errors, and those due to lost or other GPUs, are less severe."""
     meaning = xid.sxid(error.number, error.is_fatal)
-    if error.number == 20034 and lost is not None:  # a link lost its partner
+    if error.number == 20034 and lost is not None:  # the other end of a link was lost
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
     if error.is_past:
         return replace(meaning, verdict="info")
@@ -273,12 +273,12 @@ def recovery_action(device: Device, facts: Facts) -> Ruling | None:
 FaultRow = tuple[object, Verdict, str, str, str | None]
 
 
-def _first(evidence: dict[str, Any], well: str, *rows: FaultRow) -> Ruling:
-    """Return the verdict of the first row whose condition holds; else a pass with the title `well`."""
+def _first(evidence: dict[str, Any], pass_title: str, *rows: FaultRow) -> Ruling:
+    """Return the verdict of the first row whose condition holds; else a pass with the title `pass_title`."""
     for holds, verdict, title, message, fix in rows:
         if holds:
             return Ruling(verdict, title, message, fix, evidence)
-    return Ruling("pass", well, evidence=evidence)
+    return Ruling("pass", pass_title, evidence=evidence)
 
 
 def remapped_rows(device: Device, facts: Facts) -> Ruling | None:
@@ -307,12 +307,12 @@ def sram_ecc(device: Device, facts: Facts) -> Ruling | None:
     now, ever = sram.volatile_parity + sram.volatile_secded, sram.aggregate_parity + sram.aggregate_secded
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
     errors = f"{now} uncorrected SRAM error{'s' * (now != 1)}"
-    ever_said = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
+    lifetime_text = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
     return _first(
         {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources},
         "no uncorrected SRAM error",
-        (sram.threshold_exceeded, "fail", "SRAM errors over the threshold", ever_said, REPLACE),
-        (now, "fail", errors, f"results since driver load may be wrong; {ever_said}", FIX["ecc"]),
+        (sram.threshold_exceeded, "fail", "SRAM errors over the threshold", lifetime_text, REPLACE),
+        (now, "fail", errors, f"results since driver load may be wrong; {lifetime_text}", FIX["ecc"]),
     )
 
 
@@ -428,12 +428,12 @@ def unclaimed(device: Device, facts: Facts) -> Ruling | None:
 def busy_alone(device: Device, facts: Facts) -> Ruling | None:
     """Report a GPU that is 100 % busy in two readings without a process, outside a container."""
     # A single reading may catch a process that is ending, or the driver while it clears memory after its start.
-    host, grown = facts.host or Host(), device.changes
-    if device.processes != () or host.container or host.wsl or host.system != "Linux" or grown is None:
+    host, changes = facts.host or Host(), device.changes
+    if device.processes != () or host.container or host.wsl or host.system != "Linux" or changes is None:
         return None
-    least = min(device.utilization_percent or 0, grown.utilization_before_percent or 0)
-    if least < 100 or grown.span_s < BETWEEN_UNEXPLAINED_S:
+    least = min(device.utilization_percent or 0, changes.utilization_before_percent or 0)
+    if least < 100 or changes.span_s < BETWEEN_UNEXPLAINED_S:
         return None
     fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
-    message = f"in two readings {units.duration(grown.span_s)} apart"
+    message = f"in two readings {units.duration(changes.span_s)} apart"
     return Ruling("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})

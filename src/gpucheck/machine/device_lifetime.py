@@ -36,7 +36,10 @@ _ANY = ""
 
 
 def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or device memory that another stream will use, until a `settle` of its device, or of any."""
+    """Keep pinned memory, or device memory that another stream will use.
+
+    It is kept until `settle` has waited for `device`; without a device, until it has waited for any devices.
+    """
     _OWNED.setdefault(device, []).append(thing)
     return thing
 

@@ -44,7 +44,7 @@ Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. If it cannot, `reason` says why, and every reading is None."""
+    """A child that samples one device. If it cannot, `reason` says why, and there are no readings."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = "NVML is asked by UUID, and this device has none" if uuid is None else ""

@@ -133,7 +133,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
 
 @dataclass(slots=True)
 class Launcher:
-    """Launches windows: `unheld` if the device is much slower than the host, then `held`, then `launch-bound`."""
+    """Launches windows: `unheld` for a device much slower than the host, else `held`; `launch-bound` if holds fail."""
 
     timer: Timer
     work: Work
@@ -349,7 +349,7 @@ def started_now() -> str:
 
 
 def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
-    """Call and wait for `for_s` seconds, at least once; return the seconds of one call."""
+    """Repeat a call and a wait for the device during `for_s` seconds, at least once; return the mean seconds of one."""
     began, calls = timer.host_now(), 0
     while not calls or timer.host_now() - began < for_s:
         call()

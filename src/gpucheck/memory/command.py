@@ -76,7 +76,7 @@ def command(options: MemoryOptions, emit: Emit) -> None:
 
 
 def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
-    """Report the GPUs that `requested` names by NVML alone. Return False if NVML knows none."""
+    """Report, from NVML alone, the GPUs that `requested` names. Return False if NVML knows none of them."""
 
     def is_meant(card: Device) -> bool:
         # A device number is NVML's index if CUDA does not work.

@@ -22,13 +22,14 @@ from gpucheck.program.simulated_devices import COUNTED, is_transformed
 # CUDA's kernels keep other tensors for the backward pass than a CPU's. A fused attention keeps the logsumexp of each
 # row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps a reserve.
 
-# kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
+# kAlignLSE of torch's memory-efficient attention: the logsumexp (float32) has a multiple of this many rows.
 _LSE_ROWS = 32
 _HALF = (torch.float16, torch.bfloat16)
-# The values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. It also holds
-# the input of each layer but the first and, with dropout, a bit for each element of that input. NVIDIA does not publish
-# its size. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB
-# more. It also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue 2895).
+# The number of values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. The
+# reserve also holds the input of each layer but the first and, with dropout, a bit for each element of that input.
+# NVIDIA does not publish its size. 33 networks were measured on an H200 (torch 2.11, cuDNN 9.19): 30 differ from this
+# rule by at most 0.4 %, the others need up to 1.2 MB more. The rule also fits an LSTM (736 000 000 bytes) and a GRU
+# (864 000 000) of 2017 (pytorch issue 2895).
 _HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 
 Made = tuple[Tensor, ...]
@@ -45,10 +46,10 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         ctx.seed = torch.get_rng_state()
         with sim.placements.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
             out = compute(*given) if sim.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=sim.home(device)) for size in kept]
-        for tensor in (*out, *books):
+            buffers = [torch.empty(size, dtype=torch.uint8, device=sim.home(device)) for size in kept]
+        for tensor in (*out, *buffers):
             sim.placements.put(tensor, device)
-        ctx.save_for_backward(*given, *out, *books)
+        ctx.save_for_backward(*given, *out, *buffers)
         return out
 
     @staticmethod
@@ -111,7 +112,11 @@ def _named(name: str, function: Any, *first: Any) -> Any:
 
 
 def _device(sim: Simulation, tensors: Sequence[Any]) -> torch.device | None:
-    """Return the simulated GPU of these plain tensors; None for none, and for several devices: torch then raises."""
+    """Return the simulated GPU that holds all of these tensors.
+
+    None means that there is none, that a tensor is not a plain one, or that there are several devices: torch then
+    raises.
+    """
     if any(type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor) for tensor in tensors):
         return None
     devices = {sim.placements.device(tensor) for tensor in tensors}
@@ -310,7 +315,7 @@ def _recurrent(sim: Simulation, name: str, original: Any, *args: Any) -> Any:
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
     weights, rest = list(args[at + 1]), args[at + 2 :]
-    layers, dropout, train, both_ways = rest[1:5]
+    layers, dropout, train, bidirectional = rest[1:5]
     device = _device(sim, [args[0], *states, *weights])
     if device is None or any(weight.dtype == torch.float64 for weight in weights):
         return original(*args)
@@ -322,7 +327,7 @@ def _recurrent(sim: Simulation, name: str, original: Any, *args: Any) -> Any:
         states = list(state) if isinstance(state, (list, tuple)) else [state]
     if not torch.backends.cudnn.enabled:
         return original(*args)
-    directions = 2 if both_ways else 1
+    directions = 2 if bidirectional else 1
     hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
     elements = directions * tokens * hidden
     reserve = elements * (_HELD[name] * layers + layers - 1) * args[0].element_size()

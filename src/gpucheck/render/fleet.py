@@ -24,7 +24,7 @@ VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
 _NODES: tuple[ColumnOf[FleetNode], ...] = (
     filled(Column("node", "left"), lambda row: row.host),
     filled(Column("state", "left"), lambda row: text.verdict_cell(*VERDICTS[row.state])),
-    # Cause and fix share a cell: a separate column would be the first to go at 80 columns.
+    # Cause and fix share a cell: a separate column would be dropped first at 80 columns.
     filled(
         Column("cause → what to do", "left", wraps=True),
         lambda row: f"{row.cause or UNKNOWN}{f' {text.ADVICE}{row.fix}' if row.fix else ''}",
@@ -57,8 +57,8 @@ def page(report: Report) -> Page:
 def _fleet(report: Report, fleet: FleetResult) -> Page:
     first = report.finding("fleet.nodes", "fleet.suspect")
     headline = first or next(iter(report.findings), None)
-    asking = [row for row in fleet.nodes if row.state != "good"]
-    body: list[PageBlock] = [table_of(asking, _NODES), TextLine()] if asking else []
+    not_good = [row for row in fleet.nodes if row.state != "good"]
+    body: list[PageBlock] = [table_of(not_good, _NODES), TextLine()] if not_good else []
     body.append(TextLine(_counts(fleet)))
     # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
@@ -77,8 +77,8 @@ def _counts(fleet: FleetResult) -> str:
 
 
 def _node(report: Report, node: NodeDocument) -> Page:
-    asking = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
-    ranked = sorted(asking, key=lambda finding: WORST_FIRST.index(finding.verdict))
+    to_act_on = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
+    ranked = sorted(to_act_on, key=lambda finding: WORST_FIRST.index(finding.verdict))
     cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
@@ -94,7 +94,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     ]
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
-    named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in asking if finding is not cause]
+    named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in to_act_on if finding is not cause]
     body: list[PageBlock] = [text.table(_PARTS, rows), TextLine(), TextLine(done)] if node.parts else []
     return Page(answer, body, findings=named, cause=cause)
 

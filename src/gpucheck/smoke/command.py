@@ -72,19 +72,19 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
         # A context needs memory. If other processes hold all of it, the state of the device is unknown.
         emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
         return None
-    died: Fault | None = None
+    fault: Fault | None = None
     try:
         with watchdog.watching(accel, COMMAND), accel.as_current():
             device_lifetime.begin(accel)
-            died = run(checks, accel, emit, deadline=deadline)
+            fault = run(checks, accel, emit, deadline=deadline)
     except RuntimeError as error:
         # Leaving the context of a dead device repeats the error that was already reported.
-        if died is None:
+        if fault is None:
             emit(Failed(faults.of(error, COMMAND, accel.id, step=watchdog.step())))
             raise
-    if died is not None:
-        emit(Failed(died))
-    return died
+    if fault is not None:
+        emit(Failed(fault))
+    return fault
 
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
@@ -131,7 +131,7 @@ def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = 
     `time.monotonic`) are skipped too, but the first of these is inconclusive, and so is the command.
     """
     why_not: str | None = None
-    died: Fault | None = None
+    fault: Fault | None = None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
         verdict: Verdict = "skip"
@@ -151,11 +151,11 @@ def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = 
             why_not = f"device unusable: {check.id} failed: {reason}"
             # The text is the check's error, else the device's later error.
             text, error = finding.evidence.get("text", reason), finding.evidence.get("type", "RuntimeError")
-            died = Fault("device", COMMAND, accel.id, error, text, check.title)
+            fault = Fault("device", COMMAND, accel.id, error, text, check.title)
             if (cause := messages.cause_of(text)) is not None:
-                died = replace(died, cause=cause.id, poisons=cause.poisons)
+                fault = replace(fault, cause=cause.id, poisons=cause.poisons)
         emit(Finished(check.id))
-    return died
+    return fault
 
 
 def loaded(function: str | Callable[[Accel], Any]) -> Callable[[Accel], Any]:
@@ -179,7 +179,7 @@ def run_one(check: Check, accel: Accel) -> Finding:
 
 def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], str | None]:
     try:
-        # The generators of devices are not used.
+        # The checks do not use the devices' random number generators.
         with torch.random.fork_rng(devices=()):
             passed = loaded(check.function)(accel)
             device_lifetime.settle(accel)  # a late error of the device is raised here, not in the next check

@@ -152,7 +152,8 @@ class _StressRun:
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
                 error = after.driver.nvml_error if after.driver is not None else None
-                # NVML may refuse the list of MIG instances; libcuda, the only source for some GPUs, may not answer.
+                # A missing GPU is lost only if NVML answers and has listed it before: NVML may refuse the list of MIG
+                # instances, and libcuda, the only source for some GPUs, may not answer.
                 gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
                 if gone or (last is not None and is_dead(last)):
                     risen["lost"] = 1
@@ -195,7 +196,7 @@ class _StressRun:
 
     @contextlib.contextmanager
     def _catching(self, runner: _Runner) -> Iterator[None]:
-        """Record an error that the child sent, and its death, with the cause that its last output names."""
+        """Record an error that the child sent, or its early end with the cause that its last output names."""
         try:
             yield
         except Lost as lost:

@@ -215,7 +215,7 @@ class State:
         self._take(point)
         counted = [row for row in self._recent if row.get("energy_j") is not None]
         early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
-        clocks, heats = (
+        clocks, temperatures = (
             [float(sample[name]) for sample in point.samples if sample.get(name) is not None]
             for name in ("sm_clock_hz", "temperature_celsius")
         )
@@ -226,7 +226,7 @@ class State:
             rate=_spread(point.rates),
             unit=point.unit,
             sm_clock_hz=_spread(clocks) if clocks else None,
-            temperature_celsius=_spread(heats) if heats else None,
+            temperature_celsius=_spread(temperatures) if temperatures else None,
             power_w=telemetry.power_w(counted[early[-1] :]) if early else None,
             held=tuple(name for name in telemetry.clock_reasons(point.samples) if name != "gpu_idle"),
         )

@@ -106,7 +106,7 @@ VOCABULARY, TOKENS = 16384, 128
 
 
 def transformer() -> nn.Module:
-    """A two-layer causal language model over 16 384 tokens, at a length of 128."""
+    """A two-layer causal language model with a vocabulary of 16 384 tokens and sequences of 128."""
     return Transformer(VOCABULARY, TOKENS, width=128, heads=4, layers=2)
 
 

@@ -9,7 +9,7 @@ from gpucheck import options, units
 from gpucheck.bench.benchmarks import Selecting, sizes
 from gpucheck.options import TIME, option
 
-ITEM = 4  # float32
+ITEM = 4  # bytes of a float32
 # No machine has more GPUs, so a larger number is a typing error.
 MOST_RANKS = 128
 # A hung collective never ends. A collective of 16 GiB over PCIe takes seconds, and so does connecting many ranks.
@@ -22,7 +22,7 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 class CollectiveOp:
     """A collective. `factor` converts algbw into busbw for a number of ranks, as nccl-tests defines them.
 
-    A size is that of the whole array; if each rank has one of its `parts`, of all parts together.
+    `parts` means that each rank has one part of the array. A size is that of the whole array, all parts together.
     """
 
     title: str

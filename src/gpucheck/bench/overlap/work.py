@@ -28,9 +28,11 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# Compute is the first of these products that takes this long. Launch and synchronization take about 20 µs.
+# The compute is a product of square matrices, with the smallest of these sides at which it takes LEAST_PRODUCT_S, or
+# the largest side. Launch and synchronization take about 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
-# Each side warms up this long. The clock settles within about a second under load, mostly in the first half.
+# The product of each side runs this long to warm up. Under load the clock settles within about a second, and for the
+# most part in the first half of it.
 WARM_UP_S = 0.25
 # Copies rotate over this many slices. Refilling two takes a tenth of a second.
 SLICES = 2
@@ -162,7 +164,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                     details=verified,
                     precision_requested=None if part == "copy" else "float32",
                 )
-                # The time of `both` is no copy's time, so it gives no rate.
+                # The time of `both` is not that of a copy, so its row has no rate.
                 yield row if part != "both" else replace(row, rate=None)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Results(TypedDict, total=False):
-    """The results of a command by name, if it gave them. Readers keep names of later versions unchanged."""
+    """The results of a command by name, if it gave them. Readers keep entries of later versions unchanged."""
 
     memory: tuple[MemoryStep, ...]
     bench_transfer: tuple[TransferResult, ...]

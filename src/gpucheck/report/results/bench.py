@@ -1,4 +1,4 @@
-"""The answers of benchmarks beside their rows and findings."""
+"""The results of benchmarks, in addition to their rows and findings."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ class SearchResult:
     """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s. `best` is the fastest so
     far, None before any; `finalists` were measured in turns, the fastest first. `range` has the text of each
     dimension's range; `shapes_in_range` is None if there are too many to count. `complete` is False if the search was
-    cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number of the run that it
-    belongs to, from 1; None for the only one."""
+    cut off. `shapes_refused` is the number of shapes without a kernel, and `refused` has the first of them. `run` is
+    the number of the run that the search belongs to, from 1; None for the only one."""
 
     device: str
     dtype: str
