@@ -29,7 +29,7 @@ from gpucheck.units import MIB
 from gpucheck.work import precision
 
 # The compute is a product of square matrices, with the smallest of these sides at which it takes LEAST_PRODUCT_S, or
-# the largest side. Launch and synchronization take about 20 µs.
+# the largest side. Launch and synchronization take about 10 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
 # The product of each side runs this long to warm up. Under load the clock settles within about a second, and for the
 # most part in the first half of it.
