@@ -264,7 +264,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
         r"\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index|range|limit)|overflow\w* .{0,20}int ?32",
-        "keep each tensor below 2³¹ elements (in chunks) ; compute-sanitizer python … names the kernel",
+        "keep each tensor below 2³¹ elements (in chunks); compute-sanitizer python … names the kernel",
         title="a kernel's 32-bit index overflowed",
         certainty="strong",
     ),
@@ -284,11 +284,6 @@ ADVICE: tuple[Advice, ...] = (
         "container",
         "docker run --gpus all (Compose: deploy.resources.reservations.devices; AMD: --device /dev/kfd --device "
         "/dev/dri and the image ollama/ollama:rocm); docker exec NAME nvidia-smi has to list the GPU, after days too",
-    ),
-    of("llamacpp.cpu")(
-        r"\d%/\d+% cpu/gpu",
-        "a smaller quantisation or context (num_ctx), or OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
-        title="GPU memory holds only a part of the model, and the rest is on the CPU",
     ),
     of("oom.other")(
         r"bfc_?arena|onnxruntime",

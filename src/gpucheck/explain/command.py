@@ -273,11 +273,7 @@ def _answer(match: Match) -> TextMatch:
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
-        title="an allocation failed although memory was free"
-        if read.doubt
-        else "one request for memory is larger than the GPU"
-        if text.id in ("oom.cuda", "oom.hip") and "exceeds the whole GPU" in then
-        else text.title,
+        title=read.title if read.title and (read.doubt or not match.is_advised) else text.title,
         meaning="" if read.doubt else text.meaning,
         certainty="hint" if read.doubt else match.certainty,
         then=then,

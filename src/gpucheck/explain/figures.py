@@ -33,12 +33,13 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a text: the numbers, a sentence about them, the step that follows, if any, and a doubt."""
+    """The figures of a text: the numbers, a sentence about them, and if they show more the step, a doubt, a title."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
     then: str = ""
     doubt: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,10 @@ def _memory(name: str, said: str, around: str) -> Figures:
     unnamed = rest if rest > _CONTEXT else 0
     then = _memory_then(name, found, whole, others, unnamed, is_loading=_LOADING.search(around) is not None)
     doubt = "by its own numbers memory is not full" if then.startswith((_AGAIN, _NONE)) else ""
-    return Figures(found, _memory_says(found, whole, others, unnamed), then, doubt)
+    is_larger = name in ("oom.cuda", "oom.hip") and found.get("requested_bytes", 0) > (whole or TIB)
+    title = "one request for memory is larger than the GPU" if is_larger else ""
+    title = "an allocation failed although memory was free" if doubt else title
+    return Figures(found, _memory_says(found, whole, others, unnamed), then, doubt, title)
 
 
 def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
