@@ -13,7 +13,7 @@ from gpucheck.render import text
 from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
-from gpucheck.report.report import Report
+from gpucheck.report.report import Report, is_late
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, OverlapResult
 
 # The first line is made to fit a terminal's usual width.
@@ -227,7 +227,7 @@ def rests_on(report: Report) -> str:
     wrong = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
     parts += ["all results verified"] if checks == {"pass"} and not wrong & {"fail", "inconclusive"} else []
     on = {row.device.id for row in report.measurements}
-    late = [row for row in report.findings if row.verdict == "skip" and row.id.endswith(".time") and row.device in on]
+    late = [row for row in report.findings if is_late(row) and row.device in on]
     return "; ".join([*parts, *dict.fromkeys(f"{row.title}: {row.message}" for row in late)])
 
 
