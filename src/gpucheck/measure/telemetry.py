@@ -182,7 +182,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Return the seconds for which each cause lowered the clock, and the seconds between the readings around the run."""
+    """Return the seconds for which each cause lowered the clock, and the time between the readings around the run."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]
     start = next((sample for sample in reversed(counted) if sample["at_s"] <= first), None)
