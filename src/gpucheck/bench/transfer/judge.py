@@ -371,7 +371,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     return [Finding(PEER, "info", f"devices copy{how} at {typical} (median of {len(rates)} pairs)", "", evidence)]
 
 
-# Copies between GPUs over PCIe may hang or arrive corrupted if the IOMMU translates addresses, or if ACS redirects them.
+# Copies between GPUs over PCIe may hang or arrive corrupted if the IOMMU translates addresses, or ACS redirects them.
 _WAY = "boot with iommu=pt, or switch PCIe ACS off in the firmware"
 
 
