@@ -295,7 +295,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The reference of a share, in SI units. `doubt` is the reason if `value` is None, or if `value` decides nothing."""
+    """The reference of a share, in SI units. `doubt` is the reason if `value` is None or decides nothing."""
 
     value: float | None
     doubt: str = ""
