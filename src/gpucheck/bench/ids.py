@@ -124,12 +124,7 @@ _BANDWIDTH = ids_of(
         "gpucheck smoke; sudo dmesg | grep -i xid",
         role="verifies",
     ),
-    Id(
-        "bandwidth.speed",
-        "memory read and write rates",
-        "The best rate of each operation with a cold cache.",
-        role="advises",
-    ),
+    Id("bandwidth.speed", "memory read and write rates", "The best rate with a cold cache.", role="advises"),
     Id(
         "bandwidth.share_of_peak",
         "the share of the memory's peak",

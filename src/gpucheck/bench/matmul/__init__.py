@@ -115,10 +115,8 @@ class MatmulOptions:
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if self.search and self.cold:
-            why, fix = (
-                "shapes share their matrices, which stay in the cache",
-                "use --cold with the --shape that it finds",
-            )
+            why = "shapes share their matrices, which stay in the cache"
+            fix = "use --cold with the --shape that it finds"
             raise UsageError("--search cannot be combined with --cold", why, fix)
         if self.search and self.burst:
             raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
