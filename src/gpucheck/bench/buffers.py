@@ -158,7 +158,6 @@ class Buffers:
     no_pinned: str | None = None
 
     def ends(self, direction: Direction, memory: HostMemoryKind) -> tuple[Buffer, Buffer]:
-        """Return the source and the destination of copies in this direction."""
         of_host = self.host[memory]
         return (self.device, of_host) if direction == "device_to_host" else (of_host, self.device)
 
@@ -235,7 +234,6 @@ class Copies:
         return self.count * self.size
 
     def call(self) -> None:
-        """Copy the next slice."""
         source, destination = self._pairs[self._cursor % len(self._pairs)]
         self._cursor += 1
         destination.copy_(source, non_blocking=self.non_blocking)

@@ -107,7 +107,6 @@ def share_until(deadline: float, weights: Sequence[float]) -> float:
 
 
 def needs_gpu(name: str, what: str, why: str) -> CannotLook:
-    """Return the error of a benchmark that a CPU alone cannot run."""
     return CannotLook(what, why, "run it on a machine with a GPU that torch can use", finding=f"{name}.device")
 
 

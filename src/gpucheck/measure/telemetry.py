@@ -115,6 +115,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
     if not inside:
         return None, f"none of {len(samples)} readings fell inside a timed window"
     clocks = _values(inside, "sm_clock_hz")
+    clock = {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)} if clocks else None
     links = [sample.get("pcie") or {} for sample in inside]
     unknown = {name: reason for sample in inside for name, reason in sample.get("unknown", {}).items()}
     violations_s, span_s = _violations(samples, windows)
@@ -122,9 +123,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         unknown.setdefault("violations_s", "the counters were not read both before and after the row")
     return {
         "readings": len(inside),
-        "sm_clock_hz": {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)}
-        if clocks
-        else None,
+        "sm_clock_hz": clock,
         "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),

@@ -514,6 +514,7 @@ def row_of(
     of_samples = () if time_s is None else runs.sample_flags(timed.run.samples_s)
     # A time with one of these flags includes the call or its launch.
     has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}
+    method = Method(timed.clock, timed.launch, cache, precision_requested, precision_observed)
     return Measurement(
         name=name,
         device=device,
@@ -523,14 +524,7 @@ def row_of(
         work={kind: amount},
         rate=runs.rate(time_s, amount, unit) if time_s is not None and has_rate else None,
         memory=memory,
-        method=Method(
-            timed.clock,
-            timed.launch,
-            cache,
-            precision_requested=precision_requested,
-            precision_observed=precision_observed,
-            details={**timed.details, **details},
-        ),
+        method=replace(method, details={**timed.details, **details}),
         telemetry=timed.telemetry,
         flags=(*timed.flags, *of_samples, *flags),
     )

@@ -435,17 +435,12 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
         whole = call(factory or find(target), target)
     model = whole if isinstance(whole, nn.Module) else getattr(whole, "model", None)
     if not isinstance(model, nn.Module):
-        raise TargetError(
-            f"the target {target.text} returned {type_text(whole)}, not a torch.nn.Module",
-            "",
-            "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
-        )
+        title = f"the target {target.text} returned {type_text(whole)}, not a torch.nn.Module"
+        fix = "return the module, or an object with model, make_batch(batch_size), loss and optimizer"
+        raise TargetError(title, "", fix)
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise TargetError(
-            f"layers of {target.text} do not know their sizes yet",
-            "lazy layers have weights once they have run",
-            "run the model once in the factory, or give the sizes",
-        )
+        why, fix = "lazy layers have weights once they have run", "run the model once in the factory, or give the sizes"
+        raise TargetError(f"layers of {target.text} do not know their sizes yet", why, fix)
     return BuiltTarget(whole, model, inputs)
 
 
@@ -574,12 +569,9 @@ def find(target: Target) -> Callable[[], Any]:
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         names = () if target.module is None else (target.module, target.module.split(".")[0])
         if isinstance(error, ModuleNotFoundError) and error.name in names:
-            raise TargetError(
-                f"the target's module {target.module} does not exist",
-                "it is neither installed nor in the current folder",
-                "give its file as path/to/file.py:factory",
-                trace=traceback.format_exc(),
-            ) from error
+            title = f"the target's module {target.module} does not exist"
+            why, fix = "it is neither installed nor in the current folder", "give its file as path/to/file.py:factory"
+            raise TargetError(title, why, fix, trace=traceback.format_exc()) from error
         raise _on_import(target, error) from error
     factory: Any = module
     for name in (target.attribute or "").split("."):

@@ -31,7 +31,6 @@ def best(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the row with the largest arrays of each operation."""
     return judging.best(measurements, "bandwidth", "operation", size)
 
 

@@ -152,7 +152,6 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the row with the largest array of each collective."""
     return judging.best(rows, "collective", "collective", size)
 
 

@@ -109,12 +109,9 @@ class Meeting:
         try:
             self.store = dist.TCPStore(host, port, None, is_server, datetime.timedelta(seconds=MEET_S))
         except RuntimeError as error:
-            raise CannotLook(
-                f"rank {self.local[0]} cannot meet the others at {host}:{port}",
-                first_line(str(error)),
-                "check MASTER_ADDR and MASTER_PORT; a firewall may block the port",
-                finding="collective.start",
-            ) from error
+            title = f"rank {self.local[0]} cannot meet the others at {host}:{port}"
+            fix = "check MASTER_ADDR and MASTER_PORT; a firewall may block the port"
+            raise CannotLook(title, first_line(str(error)), fix, finding="collective.start") from error
         self.setup: dict[str, Any] = {
             "devices": list(ids),
             "world": self.world,
@@ -326,12 +323,9 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
     kind = chosen.ids[0].partition(":")[0] if options.device in ("auto", "all") else options.device
     ids = [device for device in chosen.ids if device.partition(":")[0] == kind]
     if len(ids) < (options.ranks or 2):
-        raise CannotLook(
-            f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
-            "each rank needs its own GPU; on a CPU each rank is a process",
-            "gpucheck bench collective --device cpu",
-            finding="collective.ranks",
-        )
+        title = f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks"
+        why = "each rank needs its own GPU; on a CPU each rank is a process"
+        raise CannotLook(title, why, "gpucheck bench collective --device cpu", finding="collective.ranks")
     return ids[: options.ranks]
 
 
@@ -341,12 +335,9 @@ def _check_backend(kind: str) -> None:
     if name is not None and dist.is_available() and dist.is_backend_available(name):
         return
     backend = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
-    raise CannotLook(
-        f"collective: torch has no {backend}",
-        "this build of torch was made without it" if name else "torch cannot connect devices of this kind",
-        "install a build with it (NCCL: the CUDA builds for Linux); --device cpu measures gloo on the host",
-        finding="collective.backend",
-    )
+    why = "this build of torch was made without it" if name else "torch cannot connect devices of this kind"
+    fix = "install a build with it (NCCL: the CUDA builds for Linux); --device cpu measures gloo on the host"
+    raise CannotLook(f"collective: torch has no {backend}", why, fix, finding="collective.backend")
 
 
 class _CollectiveRun:
@@ -443,16 +434,10 @@ class _CollectiveRun:
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
-        ranks = [
-            {
-                "rank": rank,
-                "host": ready["host"],
-                "device": ready["device"]["id"],
-                "samples_s": line["samples_s"],
-                "wrong_elements": line["wrong_elements"],
-            }
-            for rank, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
-        ]
+        ranks = []
+        for rank, (ready, line) in enumerate(zip(self.ready, lines, strict=True)):
+            results = {name: line[name] for name in ("samples_s", "wrong_elements")}
+            ranks.append({"rank": rank, "host": ready["host"], "device": ready["device"]["id"], **results})
         factor = COLLECTIVES[collective].factor(world)
         return timing.row_of(
             "collective",

@@ -70,11 +70,8 @@ def measure(
         nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
-        limits = timing.Limits(
-            budget_s=budget_s * (1 - WARM_UP_SHARE),
-            warmup_s=budget_s * WARM_UP_SHARE,
-            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
-        )
+        least_s = LEAST_S if watch.reason else LEAST_WATCHED_S
+        limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE, least_s=least_s)
         work = timing.Work(call, empty=nothing, prepare=repeats.before)
         clock: timing.Clock = "device events" if accel.has_events else "host"
         threads = torch.get_num_threads()

@@ -101,7 +101,6 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """Return the overlap of each direction."""
     lines = []
     for row in answer(device):
         case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden"

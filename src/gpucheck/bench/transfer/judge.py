@@ -38,7 +38,6 @@ FASTEST_LINK = 1e12
 
 
 def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Return the plain copies by direction."""
     return runs.group_by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
 
 

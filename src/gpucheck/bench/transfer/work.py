@@ -360,12 +360,8 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     """Yield a row for each direction while the other copies too, whatever `--direction` is. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
-        raise CannotLook(
-            "copies both ways at once need pinned memory",
-            "--host-memory excludes it",
-            "rerun without --host-memory",
-            finding=BOTH_WAYS,
-        )
+        why, fix = "--host-memory excludes it", "rerun without --host-memory"
+        raise CannotLook("copies both ways at once need pinned memory", why, fix, finding=BOTH_WAYS)
     # Each direction has its own buffers.
     room = replace(whole, host=whole.host // 2, device=whole.device and whole.device // 2, pinned=True)
     most = room.most(1)
@@ -522,12 +518,9 @@ def command(options: TransferOptions, emit: Emit, shared: BenchInputs = ALONE) -
                 emit(Measured(row))
             emit(Finished(judge.part(PAIRS), None, ""))
     elif not alone:
-        raise CannotLook(
-            f"{', '.join(sorted(chosen))} needs several devices",
-            f"{ids[0] if ids else 'none'} is the only one chosen",
-            "use --device all on a machine with several",
-            finding=PEER,
-        )
+        title = f"{', '.join(sorted(chosen))} needs several devices"
+        why = f"{ids[0] if ids else 'none'} is the only one chosen"
+        raise CannotLook(title, why, "use --device all on a machine with several", finding=PEER)
 
 
 def _rows_on(
