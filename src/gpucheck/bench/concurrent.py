@@ -87,12 +87,16 @@ def in_turn(groups: Mapping[str, CallGroup], until_s: float) -> dict[str, Timed]
         for name in (*names[first:], *names[:first]):
             windows[name].append(groups[name].window(rounds))
     flags = ("few-samples",) if rounds < timing.WANTED_SAMPLES else ()
-    timed = {}
-    for name, group in groups.items():
-        run = timing.run_of(started, group.calls, windows[name])
-        details = {"in_turn_with": [other for other in names if other != name], "untimed_calls": group.untimed}
-        timed[name] = Timed(run, "host", "host", flags, details)
-    return timed
+    return {
+        name: Timed(
+            timing.run_of(started, group.calls, windows[name]),
+            "host",
+            "host",
+            flags,
+            {"in_turn_with": [other for other in names if other != name], "untimed_calls": group.untimed},
+        )
+        for name, group in groups.items()
+    }
 
 
 def _enough(groups: Iterable[Sequence[Span]], now_s: float, until_s: float, precision: float) -> bool:

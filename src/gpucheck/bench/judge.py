@@ -48,10 +48,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
-    skips = runs.group_by(lambda skip: _planned(document, _benchmark(skip.id), skip.device), document.skips)
-    faults = runs.group_by(
-        lambda fault: _planned(document, fault.where.partition(" ")[2], fault.device), document.faults
-    )
+    skips = runs.group_by(lambda skip: _key(document, _benchmark(skip.id), skip.device), document.skips)
+    faults = runs.group_by(lambda fault: _key(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
         """Return the findings for the faults that ended a benchmark on a device."""
@@ -59,7 +57,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
 
     for benchmark in ran:
         rule = rule_of(benchmark)
-        its_limits = [limit for limit in limits if limit.id in rule.thresholds]
+        asked = [limit for limit in limits if limit.id in rule.thresholds]
         judged, doubts = [], []
         for device in _devices(document.parts, benchmark):
             measured = _rows_of(document, benchmark, device)
@@ -76,10 +74,9 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
             of_device += _not_begun(document, benchmark, device)
-            if its_limits:
+            if asked:
                 name = next((known.name for known in document.facts.devices if known.id == device), None)
-                ref = DeviceRef(device, name=name)
-                of_device += gated(measured.rows, its_limits, ref, ceilings, complete=is_whole)
+                of_device += gated(measured.rows, asked, DeviceRef(device, name=name), ceilings, complete=is_whole)
             findings += [replace(finding, device=device) for finding in of_device]
             findings += faulty(benchmark, device)
         shared = [part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark]
@@ -128,7 +125,7 @@ def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
     return [not_run(benchmark, f"{device} in {where}", cause) for cause in causes[:1]]
 
 
-def _planned(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
+def _key(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
     """Return the benchmark and the device of a skip or a fault; each is None if it is not in the plan."""
     if any((part.id, part.device) == (benchmark, device) for part in document.parts):
         return benchmark, device

@@ -50,8 +50,8 @@ def _settings(wanted: Precision) -> list[tuple[Any, str, str, Any]]:
     attribute: str = "allow_tf32"
     value: Any = wanted == "tf32"
     if accel.feature("torch.backends.cuda.matmul.fp32_precision") is not None:
-        owners = {"cuda.matmul": cuda, "cudnn.conv": cudnn.conv, "mkldnn.matmul": mkldnn.matmul}
-        owners["mkldnn.conv"] = mkldnn.conv
+        owners = {"cuda.matmul": cuda, "cudnn.conv": cudnn.conv}
+        owners |= {"mkldnn.matmul": mkldnn.matmul, "mkldnn.conv": mkldnn.conv}
         attribute, value = "fp32_precision", wanted
     products = [(owner, name, attribute, value) for name, owner in owners.items()]
     # allow_fp16_accumulation came with torch 2.7.

@@ -12,7 +12,6 @@ like K: d = K/T·u_acc. A worst-case bound would be about √K times wider, and 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -176,8 +175,7 @@ def check_elements(
     expected = terms.sum(1)
     sources = errors(a.dtype, result.dtype, a.shape[1], precision)
     share = _share((values - expected).abs_(), sources.bound(expected, terms.square_().sum(1).sqrt_()))
-    columns_of_elements = (rows, columns, values.tolist(), expected.tolist(), share.tolist())
-    elements = itertools.starmap(Element, zip(*columns_of_elements, strict=True))
+    elements = map(Element, rows, columns, values.tolist(), expected.tolist(), share.tolist())
     return sorted(elements, key=lambda element: -element.worst)
 
 
@@ -301,8 +299,7 @@ def check_sums(a: Tensor, b: Tensor, result: Tensor, precision: str | None = Non
             worst = float(share.reshape(-1)[at])
             place = first + at // share.shape[1], at % share.shape[1] * width
     blocks = -(-n // width)
-    detectable = 1.0 if sources.exact else 2 * largest
-    return Sums(worst, place[0], place[1], min(width, n - place[1]), detectable, m * blocks)
+    return Sums(worst, *place, min(width, n - place[1]), 1.0 if sources.exact else 2 * largest, m * blocks)
 
 
 def extra_bytes(m: int, n: int, k: int) -> int:

@@ -225,8 +225,7 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     if tensor.ndim == 3:
         tensor = tensor.flatten(0, 1)
     if tensor.ndim >= 2 and tensor.shape[1] > 1 and not tensor.is_complex():
-        shape = (tensor.shape[0], *tensor.shape[2:])
-        classes = torch.randint(0, tensor.shape[1], shape, device=tensor.device)
+        classes = torch.randint(0, tensor.shape[1], (tensor.shape[0], *tensor.shape[2:]), device=tensor.device)
         return F.cross_entropy(tensor, classes), "cross-entropy against random classes"
     return tensor.abs().square().mean(), "mean square of the output"
 
@@ -569,9 +568,12 @@ def find(target: Target) -> Callable[[], Any]:
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         names = () if target.module is None else (target.module, target.module.split(".")[0])
         if isinstance(error, ModuleNotFoundError) and error.name in names:
-            title = f"the target's module {target.module} does not exist"
-            why, fix = "it is neither installed nor in the current folder", "give its file as path/to/file.py:factory"
-            raise TargetError(title, why, fix, trace=traceback.format_exc()) from error
+            raise TargetError(
+                f"the target's module {target.module} does not exist",
+                "it is neither installed nor in the current folder",
+                "give its file as path/to/file.py:factory",
+                trace=traceback.format_exc(),
+            ) from error
         raise _on_import(target, error) from error
     factory: Any = module
     for name in (target.attribute or "").split("."):

@@ -434,10 +434,11 @@ class _CollectiveRun:
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
-        ranks = []
-        for rank, (ready, line) in enumerate(zip(self.ready, lines, strict=True)):
-            results = {name: line[name] for name in ("samples_s", "wrong_elements")}
-            ranks.append({"rank": rank, "host": ready["host"], "device": ready["device"]["id"], **results})
+        ranks = [
+            {"rank": rank, "host": ready["host"], "device": ready["device"]["id"]}
+            | {name: line[name] for name in ("samples_s", "wrong_elements")}
+            for rank, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
+        ]
         factor = COLLECTIVES[collective].factor(world)
         return timing.row_of(
             "collective",

@@ -101,11 +101,11 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    lines = []
-    for row in answer(device):
-        case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden"
-        lines.append(Headline(NAME, row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
-    return lines
+    cases = [(f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden", row) for row in answer(device)]
+    return [
+        Headline(NAME, row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags)
+        for case, row in cases
+    ]
 
 
 JUDGE = Rules(findings, headlines, result="bench_overlap", answers=answer)

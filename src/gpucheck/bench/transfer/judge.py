@@ -56,9 +56,8 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
 def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
     """Return the fastest large row of a direction. Rows with enough samples take precedence."""
     rows = [row for row in by_way(measurements).get(direction, ()) if row.rate is not None and size(row) >= LARGE_BYTES]
-    large = [row for row in rows if row.case["timed"] == timed]
-    if timed == "link":
-        large = [row for row in large if row.case["host_memory"] == "pinned"]
+    memories = ("pinned",) if timed == "link" else ("pinned", "pageable")
+    large = [row for row in rows if row.case["timed"] == timed and row.case["host_memory"] in memories]
     settled = [row for row in large if "few-samples" not in row.flags]
     return max(settled or large, key=judging.rate, default=None)
 
@@ -94,13 +93,12 @@ def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     generation, width = pcie.get("generation"), pcie.get("width")
     maximum = pcie.get("max_generation"), pcie.get("max_width")
-    limit, why = c2c, None
     if c2c is not None:
-        if abs(c2c - links.C2C_BYTES_PER_S) > C2C_AGREEMENT * links.C2C_BYTES_PER_S:
-            specified, read = units.byte_rate(links.C2C_BYTES_PER_S), units.byte_rate(c2c)
-            limit = None
-            why = f"NVML's NVLink-C2C links carry {read} together; NVIDIA specifies {specified} for a Grace Hopper"
-        return LinkUnderLoad("NVLink-C2C", generation, width, *maximum, c2c, limit, why)
+        is_equal = abs(c2c - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
+        specified, read = units.byte_rate(links.C2C_BYTES_PER_S), units.byte_rate(c2c)
+        why = f"NVML's NVLink-C2C links carry {read} together; NVIDIA specifies {specified} for a Grace Hopper"
+        known = (c2c, None) if is_equal else (None, why)
+        return LinkUnderLoad("NVLink-C2C", generation, width, *maximum, c2c, *known)
     if not (generation and width):
         return None
     limit = links.link_rate(generation, width)
@@ -391,8 +389,7 @@ def slower(rates: Mapping[DevicePair, float], paths: Mapping[DevicePair, str | N
     slow = []
     for pair, rate in rates.items():
         siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
-        expected = max(stats.median(siblings), rates.get(pair[::-1], 0.0))
-        slow += [pair] if rate < LEAST_OF_SIBLINGS * expected else []
+        slow += [pair] if rate < LEAST_OF_SIBLINGS * max(stats.median(siblings), rates.get(pair[::-1], 0.0)) else []
     return slow
 
 
@@ -442,8 +439,7 @@ OF_A_DEVICE = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were started on one device."""
     verified = corrupt(row for row in device.rows if row.name != PEER)
-    has_copies = verified.verdict != "pass" or verified.evidence["copies"]
-    findings = [verified] if has_copies else []
+    findings = [verified] if verified.verdict != "pass" or verified.evidence["copies"] else []
     for name, judge in OF_A_DEVICE.items():
         findings += judge(device.rows, device.facts) if part(name) in device.parts else []
     return findings

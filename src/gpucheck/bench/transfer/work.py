@@ -104,8 +104,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         buffers.wake(accel, shared)
     for done, case in enumerate(todo):
         # After the deadline, a new size starts only if the user gave the size or a verdict needs it.
-        is_begun = done and todo[done - 1].size == case.size
-        is_needed = is_begun or options.sizes or case.size <= judge.LARGE_BYTES
+        is_needed = options.sizes or case.size <= judge.LARGE_BYTES or (done and todo[done - 1].size == case.size)
         if not is_needed and time.monotonic() >= setting.deadline:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
@@ -315,9 +314,8 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
 
 def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.BufferMemory, host_buffers: int) -> tuple[int, int]:
     """Return the bytes of a slice, and the number of slices that makes calls cold, if possible. Raises CannotLook."""
-    most = room.most(host_buffers + 2) // 2
-    why = f"a tensor may use {units.capacity(most)}"
-    scarce = buffers.too_little("for the common idioms", why, "transfer.idioms")
+    most, what = room.most(host_buffers + 2) // 2, "for the common idioms"
+    scarce = buffers.too_little(what, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
     wanted = min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES)
     size = buffers.size_that_fits(wanted, most, LEAST_IDIOM_BYTES, scarce)
     # A call allocates up to two more slices.
