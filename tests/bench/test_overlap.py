@@ -169,7 +169,8 @@ def judged(*measurements: Measurement, environment: dict[str, str] | None = None
 
 
 def test_copies_that_hide_pass() -> None:
-    found = judged(*rows(0.97), *rows(0.99, direction="device_to_host"))
+    older = [*rows(0.01, streams=1), *rows(0.02, host_memory="pageable")]
+    found = judged(*rows(0.97), *rows(0.99, direction="device_to_host"), *older)
     assert list(found) == ["overlap.pinned_two_streams", "overlap.copies"]
     first = found["overlap.pinned_two_streams"]
     assert first.verdict == "pass"
