@@ -37,7 +37,7 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Times differ between processes by at least this share, so a higher precision would not help.
 PRECISION = 0.02
-# One window may be disturbed. With two windows, the disturbed one could not be identified.
+# One window may be disturbed. Two windows would not show which of them is disturbed.
 FEWEST_ROUNDS = 3
 ON_THE_HOST = "the device had nothing to do in these windows"
 

@@ -101,7 +101,7 @@ def each(
 
 
 def share_until(deadline: float, weights: Sequence[float]) -> float:
-    """Divide the time until `deadline` by these weights, and return the time at which the first share ends."""
+    """Divide the time until `deadline` in proportion to the weights. Return the time at which the first share ends."""
     now_s = time.monotonic()
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
@@ -111,7 +111,7 @@ def needs_gpu(name: str, what: str, why: str) -> CannotLook:
 
 
 class _BenchmarkRun:
-    """One benchmark on the selected devices. `errors` has each CannotLook and similar error of a device."""
+    """One benchmark on the selected devices. `errors` has the errors that are no faults of a device."""
 
     def __init__(self, name: str, emit: events.Emit, facts: Facts, rows: MeasureRows, lost: dict[str, Fault]) -> None:
         self.name, self.emit, self.facts, self.rows, self.lost = name, emit, facts, rows, lost

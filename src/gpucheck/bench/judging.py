@@ -261,7 +261,7 @@ def in_use(facts: Facts, device_id: str) -> list[Finding]:
     return [Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)]
 
 
-# -- figures, and what they are compared with --------------------------------------------------------------------------
+# -- figures and their references --------------------------------------------------------------------------------------
 
 # Temporary causes of a low figure. A figure with such a cause does not fail its threshold.
 DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)

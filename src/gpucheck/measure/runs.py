@@ -21,7 +21,7 @@ PERCENTILES_FROM = 20
 FEWEST_RUNS = 3
 # A row is noisy if its interquartile range is above this share of the median. Source: torch.utils.benchmark.
 NOISY = 0.10
-# The flag of a row whose windows were too short for their clock. Such a row has neither a time nor a rate.
+# A row with this flag has neither a time nor a rate, because its windows were too short for the clock.
 WITHOUT_TIME = "below-resolution"
 # A smaller drift does not matter, however certain.
 DRIFT = 0.02
@@ -175,7 +175,7 @@ def each_run(row: Measurement) -> list[dict[str, Any]]:
 
 
 def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
-    """Return those of `flags` that more than half of the row's runs have."""
+    """Return each of `flags` that more than half of the row's runs have."""
     of_runs = [run["flags"] for run in each_run(row)]
     return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 

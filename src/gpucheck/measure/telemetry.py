@@ -81,7 +81,7 @@ class Watch:
         return samples
 
     def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-        """Summarise the readings since the previous call, with the reading before them. See `summarise`."""
+        """Summarise the readings since the previous call, and the last reading before that call, with `summarise`."""
         before = self._last
         samples = self.take()
         if self.reason:

@@ -46,7 +46,7 @@ class Timer(Protocol):
         """Return the seconds on the device's clock between two time stamps that it has passed."""
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait for about `seconds` before the next call. Return False if the device cannot hold it."""
+        """Make the stream wait for about `seconds` before the next call. Return False if the device cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ LEAST_WINDOW_S = 10 * RESOLUTION_S
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries. A call may take several entries.
 MOST_CALLS = 500
-# The number of untimed calls between the hold and the first time stamp. Fewer are enough if they take a millisecond.
+# The number of untimed calls between the hold and the first time stamp. Fewer calls are enough to fill a millisecond.
 UNTIMED_CALLS = 4
 # A call at least this long is calibrated alone. The length of a shorter call is the mean of several calls.
 LONG_CALL_S = 10e-3
@@ -79,11 +79,11 @@ LONG_CALL_S = 10e-3
 SURELY_LONG_S = 0.1
 # The host stays ahead of the device if a call takes at least this many times as long as its enqueueing.
 AHEAD_RATIO = 5.0
-# An unheld window is valid in any case if it takes at least this many times as long as its enqueueing.
+# An unheld window that takes at least this many times as long as its enqueueing is always valid.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# More invalid windows in a row than this start the holding of the stream. A short pause of the host must not start it,
-# because a hold distorts the result: a device at its power limit is faster after a rest.
+# The stream is held after more invalid windows in a row than this. One pause of the host must not cause a hold, because
+# a hold distorts the result: a device at its power limit is faster after a rest.
 MOST_HESITATIONS = 20
 # The hold lasts 1.5 times as long as the enqueueing, plus the time to launch the hold.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
@@ -113,7 +113,7 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """Return the lowest cost of a call in three tries, or in one try if the call is long. It takes about `about_s`."""
+    """Return the lowest cost of a call in up to three tries. The call takes about `about_s` seconds."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -125,7 +125,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
-        # A long call needs one try. If the enqueueing was long too, the host may have paused, so there is another try.
+        # One try is enough for a long call. But if its enqueueing was long too, the host may have paused.
         if costs[-1][1] >= LONG_CALL_S and costs[-1][1] > AHEAD_RATIO * costs[-1][0]:
             break
     return Cost(min(enqueue_s for enqueue_s, _ in costs), max(min(call_s for _, call_s in costs), 1e-9))
@@ -207,7 +207,7 @@ class Launcher:
         return True
 
     def lengthen(self, window: Window) -> bool:
-        """Put more calls into each window if this one was too short. Return False if nothing changed."""
+        """Put more calls into each window if `window` was too short. Return False if nothing changed."""
         most_calls = self.calls if self.queue_full else MOST_CALLS
         if self.mode == "held":
             # The host may have paused during the calibration, so the lower of the two costs counts.

@@ -125,7 +125,10 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the factories and modules that need no arguments and that no other uses; and those that need arguments."""
+    """Return the modules and factories that need no arguments, and those that need arguments with the arguments.
+
+    A module that another module or factory of the file uses is left out.
+    """
     classes: dict[str, ast.ClassDef] = {}
     factories: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}

@@ -561,7 +561,7 @@ def import_compiler(*, is_ours: bool = True) -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """Return the target's factory. Raises TargetError if it is missing, raises on import or cannot be called."""
+    """Return the target's factory. Raises TargetError if the target is missing, fails on import or is not callable."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")

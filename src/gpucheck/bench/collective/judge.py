@@ -33,10 +33,10 @@ class RankOutcome:
     how: str = ""
 
 
-# The steps of a rank, in the order in which it reaches them.
+# The steps of a rank, in order.
 STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
-# These words are in a backend's error for a collective that it does not have.
+# A backend's error has one of these texts if the backend does not have the collective.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 

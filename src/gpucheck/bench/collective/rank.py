@@ -73,7 +73,7 @@ class Rank:
         send({"step": "joining"})
         limit = datetime.timedelta(seconds=setup["limit_s"])
         store = dist.PrefixStore(setup["prefix"], dist.TCPStore(setup["host"], int(setup["port"]), None, False, limit))
-        # The parent's limit ends a hang. torch's timeout is longer, because it ends the process without a report.
+        # The parent's limit ends a hang. torch's timeout is longer, because torch ends the process without a report.
         timeout = datetime.timedelta(hours=1)
         dist.init_process_group(BACKENDS[kind], store=store, rank=self.rank, world_size=self.world, timeout=timeout)
         self.word = torch.zeros(1, device=self.accel.device)

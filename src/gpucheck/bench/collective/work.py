@@ -50,7 +50,7 @@ LATENCY_BYTES = MIB
 CPU_MOST = 64 * MIB
 # All ranks import torch and open their devices at once. CUDA may have to compile for a new architecture.
 START_S = 120.0
-# After one rank fails, the other ranks have this long to report an error. They may hang in the collective instead.
+# After one rank fails, the other ranks have this long to report an error. A rank may hang in the collective instead.
 AFTER_A_FAILURE_S = 5.0
 POLL_S = 0.01
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -383,8 +383,8 @@ class _CollectiveRun:
                 continue
             failure = judge.failed(judge.named(collective, size), answers, self.ready, self.kind)
             self.emit(Skipped(failure))
-            # An unsupported collective or missing memory ends this collective at once. Another failure ends it the
-            # second time, because one failure may concern a single size, and each hang takes the whole limit.
+            # A collective ends at once if it is unsupported or has too little memory. After another failure, it ends
+            # the second time: one failure may concern a single size, but each hang takes the whole limit.
             failures[collective] += 2 if failure.verdict == "skip" else 1
             has_ranks = self.group.place is None and self._begin()
         if not_run:

@@ -41,7 +41,7 @@ def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Judge the rows and the searches of one device, of one run or several."""
+    """Judge the rows and the searches of one device, from one run or several."""
     rows = device.rows
     reason = "the device supports none of the requested products, or has no memory for them"
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]

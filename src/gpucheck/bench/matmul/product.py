@@ -177,7 +177,7 @@ FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 COLD_FACTOR = 2
 # The largest known cache, of the MI300X, is assumed if the cache size is unknown.
 ASSUMED_CACHE_BYTES = 256 * units.MIB
-# A case has at most this many sets. Small products are not called cold: they would need more sets to exceed the cache.
+# A case has at most this many sets. A small product needs more sets to exceed the cache, and is not called cold.
 MOST_SETS = 1024
 
 
@@ -322,7 +322,7 @@ class RepeatCheck:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, matrices: Matrices) -> None:
-        """Find the worst of the elements that differ most. The host compares copies, in which they may be equal."""
+        """Find the worst of the elements that differ most. The host compares copies, which may be equal."""
         differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
         for start in range(0, matrices.out.shape[0], rows):
@@ -399,7 +399,7 @@ LOOK_S = 1e-3
 REFERENCE_EVERY = 16
 # Spread points before the first crossings, and crossings in a round, as shares of the looks that the time allows.
 SPREAD, CROSSED = 0.25, 1 / 30
-# The number of spread points between two rounds of crossings. They find good sides that no crossing would try.
+# The number of spread points between two rounds of crossings. Spread points find sides that no crossing would try.
 SPREAD_BETWEEN = 4
 # The number of best sides of each dimension that are crossed. Ranking 24³ crossings takes about 10 ms.
 MOST_CROSSED = 24

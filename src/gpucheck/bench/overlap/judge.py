@@ -16,8 +16,8 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, less of the
-# copy is hidden than not.
+# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, most of the
+# copy is exposed.
 HIDDEN, HALF = 0.8, 0.5
 # The times of copy and compute may differ by this share. An H100 at its power limit slows down by an eighth after the
 # calibration.

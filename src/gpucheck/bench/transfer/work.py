@@ -260,7 +260,7 @@ class IdiomCalls:
             names[target] = torch.empty_like(like, device="cpu" if back else accel.device)
             if target == "x_pinned":
                 names[target] = machine_accel.pinned(len(like), like.dtype)
-        # `keep` holds memory that the line pins, so that it outlives the call.
+        # `keep` stores the memory that the line pins, because the memory must outlive the call.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
@@ -524,7 +524,7 @@ def command(options: TransferOptions, emit: Emit, shared: BenchInputs = ALONE) -
 def _rows_on(
     options: TransferOptions, wanted: Sequence[TransferPart], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """Yield the rows of every part that applies to a device. The first part always starts; raises its CannotLook."""
+    """Yield the rows of every part that applies to a device. The first part always starts. Raises CannotLook."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
