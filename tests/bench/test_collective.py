@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 def exchanged(collective: str, ranks: list[CollectiveWork]) -> None:
     """What the collective does, written by its definition."""
-    given, world = [one.given.clone() for one in ranks], len(ranks)
+    given, world = [one.input.clone() for one in ranks], len(ranks)
     part = ranks[0].count // world
     for rank, one in enumerate(ranks):
         if collective == "all-reduce":
@@ -256,7 +256,7 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
     leader = work.Meeting(options(), place=Rendezvous(0, 2, 0, "127.0.0.1", port))
     follower = work.Meeting(options(), place=Rendezvous(1, 2, 1, "127.0.0.1", port), start=silent)
     # Interrupted while the ranks start, before it has counted what it asked.
-    leader._say("ask/0", {"begin": "cpu", "limit_s": work.START_S})
+    leader._set("ask/0", {"begin": "cpu", "limit_s": work.START_S})
     codes: list[int] = []
     following = threading.Thread(target=lambda: codes.append(follower.follow()), daemon=True)
     following.start()

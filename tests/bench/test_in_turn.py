@@ -98,11 +98,11 @@ def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
     device = Engines(host_s=0.0)
     groups = {"a": CallGroup(device, on_host(device, 0.8)), "b": CallGroup(device, on_host(device, 0.8))}
     beside = concurrent.watched(Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
-    assert beside["a"].telemetry is None and "throttled" not in beside["a"].beside_flags
-    assert beside["a"].beside_details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
-    assert beside["b"].telemetry is not None and "throttled" in beside["b"].beside_flags
+    assert beside["a"].telemetry is None and "throttled" not in beside["a"].flags
+    assert beside["a"].details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
+    assert beside["b"].telemetry is not None and "throttled" in beside["b"].flags
     unread = concurrent.watched(Watch(None), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
-    assert unread["b"].beside_details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+    assert unread["b"].details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
 
 def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() -> None:
@@ -112,5 +112,5 @@ def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() ->
         Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0), on_host=["b"]
     )
     beside = found["b"]
-    assert beside.telemetry is None and "throttled" not in beside.beside_flags
-    assert beside.beside_details["no_telemetry_because"] == concurrent.ON_THE_HOST
+    assert beside.telemetry is None and "throttled" not in beside.flags
+    assert beside.details["no_telemetry_because"] == concurrent.ON_THE_HOST

@@ -333,11 +333,6 @@ def test_telemetry_is_asked_about_the_untimed_calls_too() -> None:
     assert [lead_in for _, lead_in in watch.asked] == [1.0, pytest.approx(4 / 6)]
 
 
-def test_a_device_without_events_refuses_them() -> None:
-    with pytest.raises(ValueError, match="no events"):
-        timed(Device(has_events=False), 1e-3)
-
-
 # -- what is told to the work ----------------------------------------------------------------------------------------
 
 

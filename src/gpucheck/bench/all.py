@@ -1,4 +1,4 @@
-"""The command `bench all`: every benchmark one after another, in one document."""
+"""The command `bench all`: run the benchmarks one after another, with one document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planne
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 
-# On a CPU, the run ends within a minute. For an accelerator, the budget is about the sum of the benchmarks' own.
+# A run on a CPU ends within a minute. The budget of an accelerator is about the sum of the budgets of the benchmarks.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
 # Buffers take at most this share of the host's free memory.
 HOST_SHARE = 0.2
@@ -24,13 +24,13 @@ CPU = ("cpu",)
 
 @dataclass(slots=True)
 class _Relay:
-    """Passes a benchmark's events on and keeps its faults. Drops repeated notices; prefixes steps with its name."""
+    """Forwards the events of a benchmark and stores its faults. Drops repeated notices; steps name the benchmark."""
 
     emit: Emit
     name: str = ""
     notices: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
-    # The start of the current benchmark until its first row, and the longest wait for a first row so far.
+    # `began_s` is the start of a benchmark without a row yet. `first_s` is the longest wait for a first row.
     began_s: float | None = None
     first_s: float = 0.0
 
@@ -53,34 +53,34 @@ class _Relay:
 
 
 def command(options: AllOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
-    """Run every selected benchmark, even if one fails. Raises UsageError, CannotLook, and the first bug at the end."""
+    """Run every selected benchmark, even if one fails. Raises UsageError, CannotLook, and at the end the first bug."""
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     todo = [known for known in BENCHMARKS if known.id in options.selected]
-    # A benchmark of several devices runs if several are measured, but under a launcher only if selected: each
-    # of the launcher's processes would start a process for every device. The launcher is checked last: it may raise.
-    unasked = [known for known in todo if known.of_several and known.id not in options.only]
-    if unasked and (len(chosen.ids) == 1 or launcher.place(os.environ) is not None):
-        todo = [known for known in todo if known not in unasked]
+    # A benchmark of several devices needs several devices. Under a launcher, each process would start a process for
+    # every device, so the benchmark runs only if selected. `launcher.place` may raise and is called last.
+    unselected = [known for known in todo if known.of_several and known.id not in options.only]
+    if unselected and (len(chosen.ids) == 1 or launcher.place(os.environ) is not None):
+        todo = [known for known in todo if known not in unselected]
     begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):
-        emit(Planned(several, chosen.ids[:1]))  # the document lists it under one device
+        emit(Planned(several, chosen.ids[:1]))  # the document lists these benchmarks under one device
     usual_s = DEFAULT_BUDGET_S["cpu"] if chosen.ids == CPU else DEFAULT_BUDGET_S["accelerator"] * len(chosen.ids)
     total_s = options.time_budget_s or usual_s
     deadline, until_s = began + total_s, watchdog.ends_by(total_s, began)
     relay = _Relay(emit)
     lost: dict[str, Fault] = {}
     bugs: list[Exception] = []
-    for place, benchmark in enumerate(todo):
+    for index, benchmark in enumerate(todo):
         now_s = time.monotonic()
         if now_s >= until_s or (now_s >= deadline and now_s + relay.first_s >= until_s):
             emit(Skipped(out_of_time(benchmark.id, "not measured")))
             continue
-        weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
-        # A budget of 0 would mean the default one.
+        weights = sum(other.weight for other in todo[index:] if other.on_cpu or chosen.ids != CPU)
         share = benchmark.weight / max(weights, benchmark.weight)
+        # A budget of 0 would mean the default budget.
         budget_s = max((deadline - now_s) * share, 1e-3)
         its_end_s = now_s + max((until_s - now_s) * share, 0.0)
         relay.name, relay.began_s = benchmark.id, now_s
@@ -97,15 +97,15 @@ def command(options: AllOptions, emit: Emit, shared: BenchInputs = ALONE) -> Non
             some = "" if relay.began_s is not None else "some rows were "
             relay(Skipped(out_of_time(benchmark.id, f"{some}not measured")))
         except Exception as error:  # noqa: BLE001 (it is reported; a bug is raised on at the end)
-            bugs += _broken_off(benchmark, error, relay, lost, chosen.ids)
+            bugs += _fail(benchmark, error, relay, lost, chosen.ids)
     if bugs:
         raise bugs[0]
 
 
-def _broken_off(
+def _fail(
     benchmark: Benchmark, error: Exception, relay: _Relay, lost: dict[str, Fault], ids: Sequence[str]
 ) -> list[Exception]:
-    """Report a benchmark's error unless it was reported, and record lost devices. Return the error if it is a bug."""
+    """Report the error of a benchmark unless it was reported. Record lost devices. Return the error if it is a bug."""
     if isinstance(error, GpucheckError) and not faults.is_device(error):
         relay(Skipped(of_error(error)))
         return []

@@ -13,11 +13,11 @@ from gpucheck import naming, options, units
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark. Its `id` names its package, its command and the prefix of its findings' ids.
+    """A benchmark. `id` is the name of its package and its command, and the prefix of the IDs of its findings.
 
-    `gpucheck.bench.ID.work.command` measures, `gpucheck.bench.ID.judge.JUDGE` judges, and `options_at` names the
-    dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in seconds. A
-    benchmark `of_several` uses all devices at once, or the processes of a launcher.
+    `gpucheck.bench.ID.work.command` measures, `gpucheck.bench.ID.judge.JUDGE` judges, and `options_at` is the name of
+    the dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in seconds.
+    A benchmark `of_several` uses all devices at once, or the processes of a launcher.
     """
 
     id: str
@@ -36,18 +36,17 @@ class Benchmark:
 
     def command(self) -> Callable[..., None]:
         """Return the function `command(options, emit, shared)` that measures. Loads torch."""
-        command: Callable[..., None] = resolve_name(
-            f"gpucheck.bench.{self.id}{'' if self.id == ALL else '.work'}:command"
-        )
+        module = self.id if self.id == ALL else f"{self.id}.work"
+        command: Callable[..., None] = resolve_name(f"gpucheck.bench.{module}:command")
         return command
 
 
-# The id of the benchmark that runs the others.
+# The ID of the benchmark that runs the others.
 ALL = "all"
 
 
 def sizes(text: str, parse: units.Size, shown: str) -> Any:
-    """Return the field of a repeatable `--size`; the sizes are sorted, each of them once."""
+    """Return the field of a repeatable `--size`. The sizes are sorted and unique."""
     return options.option(
         text,
         name="--size",
@@ -60,7 +59,7 @@ def sizes(text: str, parse: units.Size, shown: str) -> Any:
 
 
 class Selecting:
-    """Options with `only` and `skip`: prefixes of the names in `titles`. `nothing` is the error if none is selected."""
+    """Options with `only` and `skip`, prefixes of the names in `titles`. `nothing` is the error if no name is left."""
 
     __slots__ = ()
     noun: ClassVar[str]
@@ -69,7 +68,7 @@ class Selecting:
 
     @property
     def selected(self) -> list[str]:
-        """The selected names. Raises UsageError if a prefix matches no name or if nothing is left."""
+        """The selected names. Raises UsageError if a prefix matches no name or if no name is left."""
         only, skip = getattr(self, "only", ()), getattr(self, "skip", ())
         return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing=self.nothing)
 
@@ -78,11 +77,11 @@ class Selecting:
         return [(name, self.titles[name]) for name in self.selected]
 
     def check(self) -> None:
-        """Raise UsageError if a prefix matches no name or if nothing is left."""
+        """Raise UsageError if a prefix matches no name or if no name is left."""
         self.selected  # noqa: B018
 
 
-# The order is that of the help page.
+# The benchmarks, in the order of the help page.
 BENCHMARKS: tuple[Benchmark, ...] = (
     Benchmark(
         "transfer",

@@ -1,6 +1,6 @@
-"""Buffers for copies: how much memory they may take, and how copies between them are verified.
+"""Allocate buffers for copies, and verify the copies between them.
 
-Each 8-byte word is its index xor a number, which changes with every refill. The destination is poisoned before it, so
+Each 8-byte word is its index xor a number, which changes with every refill. A refill also poisons the destination, so
 that missing, stale, wrong and misplaced copies are detected.
 """
 
@@ -27,18 +27,19 @@ from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
 
 WORD = 8
-POISON = -1  # no index xor a number has all 64 bits set
+# No index xor a number has all 64 bits set.
+POISON = -1
 
-# The slices of cold copies cover this multiple of the last-level cache.
+# Cold copies rotate over this multiple of the last-level cache.
 COLD_FACTOR = 2
-# Each copy of a window has its own slice if this much memory allows it: a few windows of a millisecond at 60 GB/s, or
-# up to four untimed copies and the timed one.
+# Copies rotate over at least this many bytes and slices, so that each copy of a window has its own slice. The bytes
+# are enough for a few windows of a millisecond at 60 GB/s, the slices for four untimed copies and a timed copy.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
-# Copies rotate over at most this size. A row that then stays in the cache is labelled warm.
+# Copies rotate over at most this size. A row is labelled warm if this size stays in the cache.
 MOST_BYTES = 2 * GIB
-# The cache size if the system does not report one. Most caches are smaller.
+# If the system does not report a cache size, this size is assumed. Most caches are smaller.
 ASSUMED_CACHE_BYTES = 64 * MIB
-# The share of the device's free memory that buffers may take; the rest keeps the device usable.
+# Buffers may take this share of the device's free memory. The rest keeps the device usable.
 DEVICE_SHARE = 0.8
 SMALLER = "use a smaller --size, or stop other programs that use the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
@@ -56,13 +57,13 @@ class BufferMemory:
 
     @property
     def cold(self) -> int:
-        """The number of bytes that cold copies must rotate over."""
+        """The least number of bytes that cold copies rotate over."""
         return COLD_FACTOR * self.cache
 
     def capacity(self, largest: int, host_buffers: int) -> int:
-        """Return how large each buffer is: enough for the largest size and for cold copies, if there is room."""
-        # One slice is added, because the size may not divide the total evenly. A virtual machine may report a
-        # last-level cache for each CPU, and pinning a few GiB takes a second.
+        """Return the size of each buffer: enough for the largest size, and for cold copies if the memory allows it."""
+        # The size may not divide the total evenly, so one slice is added. MOST_BYTES limits the total, because a
+        # virtual machine may report a last-level cache for each CPU, and pinning a few GiB takes a second.
         wanted = max(self.cold + min(largest, self.cache), ROTATED_BYTES)
         return max(largest, min(wanted, MOST_BYTES, self.most(host_buffers)))
 
@@ -71,8 +72,8 @@ class BufferMemory:
         return max(self.cold, ROTATED_BYTES, ROTATED_SLICES * size)
 
     def most(self, host_buffers: int) -> int:
-        """Return the largest buffer that fits `host_buffers` times on the host and once on the device."""
-        # The device's buffer counts as one more host buffer if host and device share memory.
+        """Return the largest size of a buffer that fits `host_buffers` times on the host and once on the device."""
+        # If host and device share memory, the device's buffer is one more buffer on the host.
         on_host = self.host // (host_buffers + (self.device is None))
         if self.pinned and on_host > 0:
             on_host = 1 << (on_host.bit_length() - 1)  # torch pins powers of two
@@ -80,7 +81,7 @@ class BufferMemory:
 
 
 def room_for(accel: Accel, host_share: float) -> BufferMemory:
-    """Return the memory for buffers: `host_share` of the host's free memory, and most of the device's."""
+    """Return the memory for buffers: `host_share` of the host's free memory, and DEVICE_SHARE of the device's."""
     info = accel.memory_info()
     return BufferMemory(
         host=int(host.memory().usable * host_share),
@@ -90,12 +91,10 @@ def room_for(accel: Accel, host_share: float) -> BufferMemory:
 
 
 def too_little(what: str, why: str, finding: str) -> CannotLook:
-    """Return the error of a measurement without memory."""
     return CannotLook(f"not enough memory {what}", why, "stop other programs that use the memory", finding=finding)
 
 
 def too_large(size: int, why: str, most: int) -> UsageError:
-    """Return the error of a size that the user gave and that does not fit."""
     return UsageError(f"--size {units.capacity(size)} does not fit", why, f"use at most {units.capacity(most)}")
 
 
@@ -108,7 +107,7 @@ def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> in
 
 @contextlib.contextmanager
 def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterator[None]:
-    """Raise CannotLook with the title `what` and the id `finding` if memory runs out in the block."""
+    """Raise CannotLook with the title `what` and the ID `finding` if memory runs out in the block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -119,7 +118,7 @@ def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterat
 
 @dataclass(slots=True)
 class Buffer:
-    """Preallocated memory. Its first `filled` words have the pattern `number`; None means no pattern."""
+    """Preallocated memory. The first `filled` words have the pattern `number`; None means no pattern."""
 
     words: Tensor
     number: int | None = None
@@ -127,12 +126,12 @@ class Buffer:
 
     def fill(self, count: int, number: int) -> None:
         """Write the pattern with this number into the first `count` words, in place."""
-        part = self.words[:count]
+        words = self.words[:count]
         if self.number is None or self.filled < count:
-            torch.arange(count, out=part)
-            part.bitwise_xor_(number)
+            torch.arange(count, out=words)
+            words.bitwise_xor_(number)
         else:
-            part.bitwise_xor_(self.number ^ number)
+            words.bitwise_xor_(self.number ^ number)
         self.number, self.filled = number, count
 
     def poison(self, count: int) -> None:
@@ -142,7 +141,7 @@ class Buffer:
 
 
 def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-    """Return memory for `size` bytes, every page of it touched. Raises torch's errors if there is none."""
+    """Return memory for `size` bytes, and touch every page. Raises torch's errors if memory runs out."""
     count = -(-size // WORD)
     words = machine_accel.pinned(count, torch.int64) if pinned else torch.empty(count, dtype=torch.int64, device=device)
     buffer = Buffer(words if device.type == "cpu" else device_lifetime.own(words, str(device)))
@@ -152,50 +151,48 @@ def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 
 @dataclass(slots=True)
 class Buffers:
-    """The memory that all rows share. `no_pinned` is the reason why requested pinned memory is missing."""
+    """The buffers that all rows share. `no_pinned` is the reason if requested pinned memory is missing."""
 
     device: Buffer
     host: dict[HostMemoryKind, Buffer]
     no_pinned: str | None = None
 
     def ends(self, direction: Direction, memory: HostMemoryKind) -> tuple[Buffer, Buffer]:
-        """Return source and destination of copies in this direction."""
         of_host = self.host[memory]
         return (self.device, of_host) if direction == "device_to_host" else (of_host, self.device)
 
 
 def allocate_all(accel: Accel, memories: Sequence[HostMemoryKind], capacity: int, finding: str) -> Buffers:
-    """Allocate a buffer on the device and one of each kind on the host, if it is not refused. Raises CannotLook."""
+    """Allocate a buffer on the device and one of each kind on the host; pinned memory may fail. Raises CannotLook."""
     cpu = torch.device("cpu")
     with no_room(accel, f"not enough memory for buffers of {units.capacity(capacity)}", finding):
-        made = Buffers(allocate(capacity, accel.device), {})
+        buffers = Buffers(allocate(capacity, accel.device), {})
         if "pageable" in memories:
-            made.host["pageable"] = allocate(capacity, cpu)
+            buffers.host["pageable"] = allocate(capacity, cpu)
     if "pinned" in memories:
         try:
-            made.host["pinned"] = allocate(capacity, cpu, pinned=True)
-        except (RuntimeError, MemoryError) as error:  # the driver's refusal has no class of its own
+            buffers.host["pinned"] = allocate(capacity, cpu, pinned=True)
+        except (RuntimeError, MemoryError) as error:  # a refusal of the driver has no class
             cause = messages.cause_of(str(error))
             if cause is not None and cause.poisons:  # every later call would fail too
                 raise
-            made.no_pinned = first_line_of(error)
-    return made
+            buffers.no_pinned = first_line_of(error)
+    return buffers
 
 
 def wake(accel: Accel, shared: Buffers) -> None:
     """Copy for a short time, so that link and clocks are awake before the first row."""
-    some = next(iter(shared.host.values()), None)
-    if some is None:
-        return
-    part = min(len(some.words), 16 * MIB // some.words.element_size())
-    timing.repeated_s(accel, lambda: shared.device.words[:part].copy_(some.words[:part]), LINK_WARM_UP_S)
+    if shared.host:
+        count, host_buffer = 16 * MIB // WORD, next(iter(shared.host.values()))
+        source, destination = host_buffer.words[:count], shared.device.words[:count]
+        timing.repeated_s(accel, lambda: destination.copy_(source), LINK_WARM_UP_S)
 
 
-# -- copies that are verified ------------------------------------------------------------------------------------------
+# -- verified copies ---------------------------------------------------------------------------------------------------
 
-# The share of a row's time that refilling and comparing may take.
+# Refilling and comparing may take this share of a row's time.
 VERIFYING_SHARE = 0.3
-# Views are created beforehand, because slicing would add to a call's time.
+# The views are created before the calls, because slicing would add to the time of a call.
 MOST_SLICES = 32768
 # The number of words compared at once. 4 MiB fit into a CPU's cache, and are worth a kernel launch on a device.
 CHUNK_WORDS = 2**19
@@ -203,7 +200,7 @@ CHUNK_WORDS = 2**19
 
 @dataclass(slots=True)
 class Copies:
-    """Copies of `size` bytes, rotating over `span` bytes, with at most `allowance_s` for refilling and comparing."""
+    """Copies of `size` bytes that rotate over `span` bytes. Refilling and comparing take at most `allowance_s`."""
 
     source: Buffer
     destination: Buffer
@@ -214,7 +211,6 @@ class Copies:
     allowance_s: float
     spent_s: float = 0.0
     refills: int = 0
-    # The number of slices.
     count: int = field(init=False)
     _cursor: int = 0
     _slices: int = 0
@@ -234,24 +230,22 @@ class Copies:
 
     @property
     def span_bytes(self) -> int:
-        """The total size of the slices in each buffer."""
+        """The bytes of all slices in a buffer."""
         return self.count * self.size
 
     def call(self) -> None:
-        """Copy the next slice."""
         source, destination = self._pairs[self._cursor % len(self._pairs)]
         self._cursor += 1
         destination.copy_(source, non_blocking=self.non_blocking)
 
     @property
     def work(self) -> timing.Work:
-        """The copies as measured work."""
         source, destination = (words[:0] for words in self._pairs[0])
         empty = functools.partial(destination.copy_, source, non_blocking=self.non_blocking)
         return timing.Work(self.call, empty, self.prepare)
 
     def prepare(self, sample: int, calls: int) -> None:
-        """Refill the buffers before a window if its copies need fresh slices and the allowance is not used up."""
+        """Refill the buffers if the copies of the next window need fresh slices and the allowance is not used up."""
         is_fresh = self._cursor + calls <= self.count
         if self.refills and (is_fresh or self.spent_s + self._cost_s > self.allowance_s):
             return
@@ -261,12 +255,12 @@ class Copies:
         self.source.fill(words, sample)
         self.destination.poison(words)
         self._cost_s = time.perf_counter() - began
-        # The first filling counts as setup.
+        # The first refill does not count, because it is part of the setup.
         self.spent_s += self._cost_s if self.refills else 0.0
         self.refills += 1
 
     def finish(self) -> dict[str, int | None]:
-        """Compare the last results, and return the result of all comparisons as details of a row."""
+        """Compare the last copies. Return the result of all comparisons for the details of a row."""
         self._compare()
         return {
             "verified_slices": self._slices,
@@ -275,7 +269,7 @@ class Copies:
         }
 
     def _compare(self) -> None:
-        """Compare every slice that was copied since the last refill; needs the copies to be over."""
+        """Compare every slice that was copied since the last refill. Stop at the first wrong chunk."""
         copied, number = min(self._cursor, self.count), self.source.number
         self._cursor = 0
         if not copied or self._wrong_bytes or number is None:
@@ -283,17 +277,17 @@ class Copies:
         self.synchronize()
         words = copied * self.size // WORD
         for start in range(0, words, CHUNK_WORDS):
-            part = self.destination.words[start : min(start + CHUNK_WORDS, words)]
-            self._wrong_bytes, at = mismatches(part, start, number)
+            chunk = self.destination.words[start : min(start + CHUNK_WORDS, words)]
+            self._wrong_bytes, offset = mismatches(chunk, start, number)
             if self._wrong_bytes:
-                self._first_wrong = start * WORD + at
-                copied = -(-(start + len(part)) * WORD // self.size)
+                self._first_wrong = start * WORD + offset
+                copied = -(-(start + len(chunk)) * WORD // self.size)
                 break
         self._slices += copied
 
 
 def mismatches(words: Tensor, first: int, number: int) -> tuple[int, int]:
-    """Return the number of bytes that differ from the pattern, and the first's offset; (1, 0) without a sound count."""
+    """Return the number of bytes that differ from the pattern and the offset of the first, or (1, 0) if unreliable."""
 
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> Tensor:
         return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)

@@ -1,4 +1,4 @@
-"""The common part of all benchmarks: the loop over the devices, the division of the time, and `--runs`."""
+"""Run a benchmark on each selected device within its time, and run it several times for `--runs`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
 
-# The next row may take this many times as long as the previous one, because its size or operation differs.
+# The next row may take this many times as long as the previous row, because its size or operation differs.
 AS_LONG = 2.0
 
-# Measures and yields a device's rows until a time of `time.monotonic`.
+# A `MeasureRows` measures and yields the rows of a device until a deadline, a time of `time.monotonic`.
 MeasureRows = Callable[[Accel, float], Iterator[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchInputs:
-    """The input that all benchmarks share: thresholds, the machine if it was read, and whether the plan was emitted.
+    """The input that all benchmarks share. `facts` None means that the benchmark reads the machine.
 
-    `lost` maps the devices that this process can no longer use to their faults, by torch's names. `until_s` is the time
-    of `time.monotonic` at which the benchmark must end; None means that its own budget decides.
+    `lost` maps torch's names of the devices that this process can no longer use to their faults. `until_s` is the time
+    of `time.monotonic` at which the benchmark must end; None means that the benchmark's own budget decides.
+    `is_planned` means that the caller has emitted the plan.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -52,7 +53,7 @@ ALONE = BenchInputs()
 def begin(
     emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: BenchInputs
 ) -> None:
-    """Emit the plan. If thresholds name devices, also emit a warning for each device that they do not name."""
+    """Emit the plan. If thresholds name devices, also emit a warning for each device that no threshold names."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
         emit(events.Notice(line, "warning"))
     emit(events.Planned(tuple(names), tuple(device_ids)))
@@ -67,10 +68,10 @@ def each(
     default_s: Callable[[Accel], float],
     on_cpu: CannotLook | None = None,
 ) -> list[str]:
-    """Measure the benchmark `name` on every selected device, with one time budget for all.
+    """Measure the benchmark `name` on every selected device within one time budget.
 
-    Return the devices that were measured without an error. `options` has `device` and `time_budget_s`. Raise
-    UsageError, bugs, Ctrl-C, `on_cpu` if the CPU is the only device, and the first CannotLook at the end.
+    Return the devices that were measured without an error. `options` has `device` and `time_budget_s`. Raises
+    UsageError, bugs, Ctrl-C, `on_cpu` if the CPU is the only device, and at the end the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -83,46 +84,45 @@ def each(
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _BenchmarkRun(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
-    for place, device_id in enumerate(chosen.ids):
+    for index, device_id in enumerate(chosen.ids):
 
-        def times(accel: Accel, place: int = place) -> tuple[float, float]:
+        def times(accel: Accel, index: int = index) -> tuple[float, float]:
             budget_s = options.time_budget_s or default_s(accel) * len(chosen.ids)
             left_s = budget_s - (time.monotonic() - began)
-            deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
+            deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - index)
             until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
             return min(deadline, until_s), until_s
 
         if device_id not in run.lost:
             run.device(device_id, times)
-    if run.unseen:
-        raise run.unseen[0]
+    if run.errors:
+        raise run.errors[0]
     return run.measured
 
 
 def share_until(deadline: float, weights: Sequence[float]) -> float:
-    """Return the time at which the share of the first weight ends; the weights divide the time until `deadline`."""
+    """Divide the time until `deadline` in proportion to the weights. Return the time at which the first share ends."""
     now_s = time.monotonic()
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
 
 def needs_gpu(name: str, what: str, why: str) -> CannotLook:
-    """Return the error of a benchmark that a CPU alone cannot run."""
     return CannotLook(what, why, "run it on a machine with a GPU that torch can use", finding=f"{name}.device")
 
 
 class _BenchmarkRun:
-    """One benchmark on the selected devices."""
+    """One benchmark on the selected devices. `errors` has the errors that are no faults of a device."""
 
     def __init__(self, name: str, emit: events.Emit, facts: Facts, rows: MeasureRows, lost: dict[str, Fault]) -> None:
         self.name, self.emit, self.facts, self.rows, self.lost = name, emit, facts, rows, lost
         self.where = f"bench {name}"
-        self.unseen: list[GpucheckError] = []
+        self.errors: list[GpucheckError] = []
         self.measured: list[str] = []
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
-        """Measure on one device. `times` returns the target time for the rows, and the time at which they must end."""
+        """Measure on one device. `times` returns the deadline of the rows, and the time at which they must end."""
         self.emit(events.Began(self.name, device_id))
-        in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
+        is_shared = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
         why = "fault"
         try:
@@ -132,60 +132,60 @@ class _BenchmarkRun:
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
-                in_time = self._measure(accel, *times(accel), in_use=in_use)
+                is_whole = self._measure(accel, *times(accel), is_shared=is_shared)
             self.measured.append(device_id)
-            why = "" if in_time else "time"
+            why = "" if is_whole else "time"
         except watchdog.OutOfTime:
             self.emit(events.Skipped(out_of_time(self.name, "not measured", device_id)))
             why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is reported, or raised on)
-            self._broken_off(error, device_id, accel)
+            self._fail(error, device_id, accel)
             if accel is not None and device_id not in self.lost:
                 try:
                     with watchdog.watching(accel, self.where):
                         device_lifetime.settle(accel, error=error)
-                except RuntimeError as later:  # the reported error was only the first sign
-                    self._broken_off(later, device_id, accel)
+                except RuntimeError as later:  # a second error may show that the device is lost
+                    self._fail(later, device_id, accel)
         self.emit(events.Finished(self.name, device_id, why))
 
-    def _measure(self, accel: Accel, deadline: float, until_s: float, *, in_use: bool) -> bool:
+    def _measure(self, accel: Accel, deadline: float, until_s: float, *, is_shared: bool) -> bool:
         """Measure every row. Return False if the time ran out. Only the first row may start without time to finish."""
-        left_out, together, begun_s, in_time = "not measured", 0, time.monotonic(), True
+        title, left_in_group, begun_s, is_whole = "not measured", 0, time.monotonic(), True
         with accel.as_current():
             device_lifetime.begin(accel)
             try:
                 for row in self.rows(accel, deadline):
-                    self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
-                    left_out = "some rows were not measured"
-                    # Rows that were timed in turn arrive as a group, and a group is never cut off.
-                    together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
+                    self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if is_shared else row))
+                    title = "some rows were not measured"
+                    # Rows that were timed in turn arrive as a group. The time limit applies only between groups.
+                    left_in_group = (left_in_group or 1 + len(row.method.details.get("in_turn_with", ()))) - 1
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
-                    watchdog.WATCHDOG.late = not together and now_s >= deadline and now_s + needs_s >= until_s
-                    begun_s = begun_s if together else now_s
+                    watchdog.WATCHDOG.late = not left_in_group and now_s >= deadline and now_s + needs_s >= until_s
+                    begun_s = begun_s if left_in_group else now_s
             except watchdog.OutOfTime:
-                in_time = False
+                is_whole = False
             finally:
                 watchdog.WATCHDOG.late = False
         device_lifetime.settle(accel)
         accel.empty_cache()
-        if not in_time:
-            self.emit(events.Skipped(out_of_time(self.name, left_out, accel.id)))
-        return in_time
+        if not is_whole:
+            self.emit(events.Skipped(out_of_time(self.name, title, accel.id)))
+        return is_whole
 
-    def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Report an error of the device or a library. Keep CannotLook for the end; re-raise a bug."""
+    def _fail(self, error: Exception, device_id: str, accel: Accel | None) -> None:
+        """Report an error of the device or a library. Store a CannotLook in `errors`; raise a bug again."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
-            self.unseen.append(error)
+            self.errors.append(error)
             return
         fault = faults.of(error, self.where, device_id, step=watchdog.step())
-        before = next((fault for fault in self.lost.values() if fault.poisons), None)
-        if fault.kind == "device" and before is not None:
+        poisoning = next((fault for fault in self.lost.values() if fault.poisons), None)
+        if fault.kind == "device" and poisoning is not None:
             # An earlier fault made CUDA unusable in this process, so this device is not at fault.
-            self.lost[device_id] = before
-            skipped = not_run(self.name, f"{device_id} in {self.where}", before)
+            self.lost[device_id] = poisoning
+            skipped = not_run(self.name, f"{device_id} in {self.where}", poisoning)
             self.emit(events.Skipped(replace(skipped, device=device_id)))
             return
         self.emit(events.Failed(fault))
@@ -200,9 +200,8 @@ class _BenchmarkRun:
         self.lost[device_id] = fault
 
 
-def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """Return the finding for rows that a benchmark had no time for."""
-    return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
+def out_of_time(name: str, title: str, device: str | None = None) -> Finding:
+    return Finding(f"{name}.time", "skip", title, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def described(accel: Accel) -> Device:
@@ -221,12 +220,12 @@ def described(accel: Accel) -> Device:
     )
 
 
-# A run that takes longer than this and the user's time budget counts as hung: default budgets are minutes at most.
+# A run hangs if it takes this much longer than the user's time budget. Default budgets are minutes at most.
 LONGEST_RUN_S = 3600.0
 
 
 class FailedRun(GpucheckError):
-    """A run that ended with a bug. Its rows are kept, and the command exits with 70 too."""
+    """A run ended with a bug. The rows were emitted, and the command exits with 70 too."""
 
     exit_code = errors.BUG
 
@@ -239,10 +238,10 @@ def repeated(
     budget_s: float = 0.0,
     run_child: Callable[[Sequence[str], float], ChildResult] = child.run,
 ) -> Report:
-    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
+    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes. Merge their documents, emit the result and return it.
 
-    The first run that fails is the last. Raise UsageError if the child reports one, Undecided if the child was killed,
-    CannotLook if it left no document, and FailedRun after a bug. Earlier documents are emitted first.
+    No run follows a failed run. Raises UsageError if the child reports wrong usage, Undecided if the child was killed,
+    CannotLook if the child wrote no document, and FailedRun after a bug. Earlier documents are emitted first.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
@@ -252,9 +251,9 @@ def repeated(
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
-            # A threshold applies to all runs together, so a run that misses it is not the last.
-            failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
-            if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
+            # A threshold applies to all runs together, so runs follow a run that misses the threshold.
+            has_failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
+            if has_failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
                 if number < count:
                     emit(events.Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
@@ -269,7 +268,7 @@ def repeated(
         title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
         emit(events.Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
-        emit(events.Notice(ended.stderr.strip(), "warning"))  # stderr has the traceback and where to report it
+        emit(events.Notice(ended.stderr.strip(), "warning"))  # stderr has the traceback and the address for reports
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
@@ -277,8 +276,8 @@ def repeated(
 def _document(ended: ChildResult, number: int) -> Report:
     """Return the child's document. Raises UsageError with the child's message, Undecided and CannotLook."""
     lines = ended.stderr.strip().splitlines() or [""]
-    errors_of = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    last = (errors_of or lines)[-1].removeprefix("gpucheck: ")
+    error_lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = (error_lines or lines)[-1].removeprefix("gpucheck: ")
     if ended.returncode == errors.USAGE:
         tips = [line.strip().removeprefix("tip: ") for line in lines if line.startswith("  tip: ")]
         raise UsageError(last or "wrong usage", "", tips[-1] if tips else "")

@@ -1,4 +1,4 @@
-"""The dtypes of products, and the dtypes that a device supports in hardware. Importing this does not load torch."""
+"""The dtypes of products, and their support by a device. Importing this module does not load torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 if TYPE_CHECKING:  # a help page needs no device
     from gpucheck.machine.accel import Accel
 
-# float8_e4m3fn_fast is float8 with fast accumulation, as tf32 is a way to multiply float32.
+# float8_e4m3fn_fast is a way to multiply float8 (with fast accumulation). tf32 is a way to multiply float32.
 Dtype = Literal[
     "float64",
     "float32",
@@ -25,14 +25,13 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A device's support of a dtype: native (in hardware), emulated (slow), none or unknown."""
+    """The support of a dtype by a device: native (in hardware), emulated (slow), none or unknown."""
 
     kind: Literal["native", "emulated", "none", "unknown"]
     reason: str = ""
 
 
 def support(dtype: Dtype, accel: Accel) -> Support:
-    """Return whether this device multiplies this dtype in hardware."""
     import torch
 
     if dtype == "float32" or (accel.is_cpu and dtype == "float64"):
@@ -53,7 +52,7 @@ def support(dtype: Dtype, accel: Accel) -> Support:
         missing = f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}"
         return Support("native") if _CPU[dtype] & flags else Support("emulated", missing)
     if not is_cuda:
-        # A dtype of unknown support is not measured by default. If the user selects it, the library may refuse it.
+        # Dtypes of unknown support are not measured by default. The library may refuse a dtype that the user selects.
         return Support("unknown")
     if dtype == "float8_e4m3fnuz":
         return Support("none", "this device has float8_e4m3fn")
@@ -63,8 +62,8 @@ def support(dtype: Dtype, accel: Accel) -> Support:
     return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
 
 
-# Arithmetic in float16 needs compute capability 5.3, int8 7.5 (7.2 on Tegra), bfloat16 and TF32 8.0, float8 8.9. Every
-# GPU has float64, slow on most. Source: CUDA C++ Programming Guide, "Compute Capabilities" and types of tensor cores.
+# float16 needs compute capability 5.3, int8 7.5 (7.2 on Tegra), bfloat16 and TF32 8.0, float8 8.9. Every GPU has
+# float64, which is slow on most GPUs. Source: CUDA C++ Programming Guide, "Compute Capabilities" and tensor cores.
 _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float64": ((0, 0), "none"),
     "tf32": ((8, 0), "none"),
@@ -74,7 +73,7 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float8_e4m3fn_fast": ((8, 9), "none"),
     "int8": ((7, 5), "none"),
 }
-# The names are those of /proc/cpuinfo. Source: Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64.
+# The names of features in /proc/cpuinfo. Source: Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64.
 _CPU: dict[str, frozenset[str]] = {
     "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
     "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),

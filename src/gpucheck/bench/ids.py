@@ -1,17 +1,17 @@
-"""The ids of the benchmarks' findings, with their meaning, fix and role in the summary of a screen. Pure."""
+"""The IDs of the benchmarks' findings, with meaning, fix and role in the summary of a screen. Pure."""
 
 from __future__ import annotations
 
 from gpucheck.messages import FIX
 from gpucheck.report.finding import Id, Role, ids_of
 
-_CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
-# Ids with these suffixes describe the machine, not a benchmark's own figures.
+_CHANGED = "Data arrived changed. The memory, the link or the driver is faulty, or torch has a bug."
+# IDs with these suffixes describe the machine, not the figures of a benchmark.
 OF_THE_MACHINE = ("cpu_busy", "clock")
 
 
 def _of_any(command: str) -> tuple[Id, ...]:
-    """Return the ids that every benchmark has."""
+    """Return the IDs that every benchmark has."""
     name = command.removeprefix("bench ")
     return ids_of(
         command,
@@ -63,15 +63,15 @@ _TRANSFER = ids_of(
     Id("transfer.corrupt", "copies arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
     Id(
         "transfer.link",
-        "the fastest copies' share of the link",
-        "Below 65 % something limits them: missing lanes, a slower generation, the wrong NUMA node, or a power state.",
+        "the share of the link that the fastest copies reach",
+        "A share below 65 % has a cause: missing lanes, a slower generation, the wrong NUMA node, or a power state.",
         "nvidia-smi topo -m, then numactl --cpunodebind=N --membind=N gpucheck bench transfer",
     ),
     Id(
         "transfer.link_generation",
         "the link runs at its full PCIe generation",
-        "The link is judged under load, because an idle one slows down on purpose. In a virtual machine NVML does "
-        "not see the slot, so a lower generation is a remark there.",
+        "The link is judged under load, because an idle link slows down on purpose. In a virtual machine, NVML does "
+        "not see the slot, so a lower generation is only a remark.",
         "reseat the GPU, remove the riser, and check the slot's firmware setting",
     ),
     Id(
@@ -96,7 +96,7 @@ _TRANSFER = ids_of(
     Id(
         "transfer.idioms",
         "the cost of common lines of code",
-        "`.to`, `.pin_memory` and `.cpu` against the raw copy.",
+        "The times of `.to`, `.pin_memory` and `.cpu`, compared with the raw copy.",
         role="advises",
     ),
     Id(
@@ -124,12 +124,12 @@ _BANDWIDTH = ids_of(
         "gpucheck smoke; sudo dmesg | grep -i xid",
         role="verifies",
     ),
-    Id("bandwidth.speed", "memory read and write rates", "The best cold rate of the largest arrays.", role="advises"),
+    Id("bandwidth.speed", "memory read and write rates", "The best rate with a cold cache.", role="advises"),
     Id(
         "bandwidth.share_of_peak",
         "the share of the memory's peak",
-        "Share of the data sheet's figure; 80 to 93 % is usual. A much lower share means a lowered clock, or ECC on "
-        "some GPUs; more than 130 % means that the times are wrong.",
+        "The share of the data sheet's rate; 80 to 93 % is usual. A much lower share means a lowered clock, or ECC on "
+        "some GPUs. More than 130 % means that the times are wrong.",
         "gpucheck devices shows the memory clock",
     ),
 )
@@ -162,18 +162,18 @@ _MATMUL = ids_of(
         "The library has no kernel for the named products. The others were measured.",
         "skip the shape; another size or another torch version has a kernel",
     ),
-    Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),
+    Id("matmul.speed", "the rate of the fastest product", "The best rate of each data type over all shapes."),
     Id(
         "matmul.share_of_peak",
         "the share of the GPU's peak",
-        "Share of the data sheet's dense figure at its boost clock. A low share means a lowered clock (power, heat) "
-        "or a shape that is too small; more than 130 % that the times are wrong, or that cuBLAS emulates the dtype.",
+        "The share of the data sheet's dense rate at the boost clock. A low share means a lowered clock (power, heat) "
+        "or a shape that is too small. More than 130 % means wrong times, or a dtype that cuBLAS emulates.",
         "gpucheck stress shows the speed under a long load",
     ),
     Id("matmul.search", "the fastest shape of each data type", "The result of `--search`."),
     Id(
         "matmul.tf32_gain",
-        "what TF32 gains",
+        "the gain of TF32",
         "TF32 computes float32 products with 10 mantissa bits.",
         'torch.set_float32_matmul_precision("high")',
         role="advises",
@@ -185,7 +185,7 @@ _OVERLAP = ids_of(
     Id(
         "overlap.pinned",
         "pinned memory was available",
-        "The system provided no pinned memory. Copies of pageable memory need the host and hide nothing.",
+        "The system provided no pinned memory. Copies of pageable memory use the host and do not hide.",
         "ulimit -l",
     ),
     Id(
@@ -219,7 +219,7 @@ _CROSSOVER = ids_of(
         "the library has a kernel for every size",
         "The library has no kernel for the named size. The others were measured.",
     ),
-    Id("crossover.device", "the device can be compared", "This needs an accelerator besides the CPU.", "--device cuda"),
+    Id("crossover.device", "the device can be compared", "Crossover needs a GPU besides the CPU.", "--device cuda"),
 )
 _COLLECTIVE = ids_of(
     "bench collective",
@@ -245,7 +245,7 @@ _COLLECTIVE = ids_of(
     ),
     Id(
         "collective.rank",
-        "every rank came to the end",
+        "every rank finished",
         "The named rank failed: its process ended, is stopped or did not start, or its backend raised an error.",
         "NCCL_DEBUG=INFO, and look for Xid errors and the out-of-memory killer on its host",
     ),
@@ -259,13 +259,13 @@ _COLLECTIVE = ids_of(
     Id(
         "collective.not_run",
         "everything was measured",
-        "After a failure the larger arrays of this collective are skipped; under a launcher, everything after it.",
+        "After its second failure, a collective skips its larger arrays. Under a launcher, one failure ends all.",
     ),
     Id("collective.unsupported", "the backend has the collective", "This torch or this backend does not have it."),
     Id(
         "collective.backend",
         "torch can connect the devices",
-        "This build of torch was made without NCCL, as those for Windows and macOS are, or without torch.distributed.",
+        "This build of torch has no NCCL (as builds for Windows and macOS), or no torch.distributed.",
         "install a build with it; --device cpu measures gloo on the host",
     ),
     Id("collective.ranks", "there are two ranks", "A collective needs at least two GPUs.", "--device cpu"),
@@ -292,7 +292,7 @@ IDS = (
     *(entry for ids in _OF_ONE for entry in _of_any(ids[0].command)),
     *_BENCH,
 )
-# Each role maps to the ids with that role, in the table's order.
+# Each role maps to its IDs, in the order of the table.
 OF_ROLE: dict[Role, tuple[str, ...]] = {
     role: tuple(entry.id for entry in IDS if entry.role == role) for role in ("verifies", "finds_wrong", "advises")
 }

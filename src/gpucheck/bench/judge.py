@@ -1,8 +1,8 @@
-"""The judge of all benchmarks: turns a document and thresholds into findings and results. Pure.
+"""The judge of all benchmarks, which turns a document and thresholds into findings and results. Pure.
 
-A threshold passes if the whole interval of every figure meets it. It fails if the whole interval of some figure misses
-it. Other cases are inconclusive (docs/settings.md), except figures so low that no recorded disturbance explains the gap
-(`config.DISTURBANCES`): these fail.
+A threshold passes if the whole interval of every figure meets the threshold. A threshold fails if the whole interval of
+a figure misses it, or if no recorded disturbance (`config.DISTURBANCES`) explains the gap. All other cases are
+inconclusive (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -30,29 +30,26 @@ from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 
 
 def check(document: Report, name: str) -> None:
-    """Raise UsageError for a saved document with rows or thresholds that no judge would see: it would pass."""
+    """Raise UsageError if a saved document has rows or thresholds that no judge reads: the document would pass."""
     planned = {(part.id, part.device) for part in document.parts}
     for row in document.measurements:
         if (_benchmark(row.name), row.device.id) not in planned:
-            raise UsageError(
-                f"{name} does not record which parts ran",
-                visible(f"it has rows of {row.name} on {row.device.id}"),
-                "measure it again",
-            )
+            why = visible(f"it has rows of {row.name} on {row.device.id}")
+            raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
     if unknown := [limit.id for limit in document.settings.thresholds if limit.id not in BY_ID]:
         why = f"it was written by another gpucheck, with {few(unknown)}"
         raise UsageError(f"{name} sets thresholds that this gpucheck does not know", why, "judge it with that one")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """Judge a document of `bench`. Without `thresholds`, the document's own thresholds apply."""
-    asked = document.settings.thresholds if thresholds is None else thresholds
+    """Judge a document of `bench`. Without `thresholds`, the thresholds of the document apply."""
+    limits = document.settings.thresholds if thresholds is None else thresholds
     findings = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, device)]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
-    skips = runs.group_by(lambda skip: _place(document, _benchmark(skip.id), skip.device), document.skips)
-    faults = runs.group_by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+    skips = runs.group_by(lambda skip: _key(document, _benchmark(skip.id), skip.device), document.skips)
+    faults = runs.group_by(lambda fault: _key(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
         """Return the findings for the faults that ended a benchmark on a device."""
@@ -60,15 +57,15 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
 
     for benchmark in ran:
         rule = rule_of(benchmark)
-        mine = [limit for limit in asked if limit.id in rule.thresholds]
+        asked = [limit for limit in limits if limit.id in rule.thresholds]
         judged, doubts = [], []
         for device in _devices(document.parts, benchmark):
             measured = _rows_of(document, benchmark, device)
             ceilings = rule.ceilings(measured)
             findings += skips.get((benchmark, device), ())
-            whole = measured.parts.get(benchmark) == ""
+            is_whole = measured.parts.get(benchmark) == ""
             of_device: list[Finding] = []
-            if measured.rows or whole:
+            if measured.rows or is_whole:
                 judged.append(measured)
                 of_device = rule.findings(measured)
                 of_device += judging.clock(benchmark, measured.rows)
@@ -77,17 +74,13 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
             of_device += _not_begun(document, benchmark, device)
-            if mine:
+            if asked:
                 name = next((known.name for known in document.facts.devices if known.id == device), None)
-                of_device += gated(measured.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
+                of_device += gated(measured.rows, asked, DeviceRef(device, name=name), ceilings, complete=is_whole)
             findings += [replace(finding, device=device) for finding in of_device]
             findings += faulty(benchmark, device)
-        several = [
-            part.id.partition(".")[2]
-            for part in document.parts
-            if part.device is None and _benchmark(part.id) == benchmark
-        ]
-        findings += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, several)]
+        shared = [part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark]
+        findings += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, shared)]
         findings += [*faulty(benchmark, None), *doubts]
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for measured in judged for answer in rule.answers(measured))
@@ -109,14 +102,14 @@ def _benchmark(name: str) -> str:
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     """Return the planned devices of one benchmark or of all, in the plan's order."""
-    mine = (part.device for part in parts if benchmark is None or part.id == benchmark)
-    return list(dict.fromkeys(device for device in mine if device is not None))
+    devices = (part.device for part in parts if benchmark is None or part.id == benchmark)
+    return list(dict.fromkeys(device for device in devices if device is not None))
 
 
 def _rows_of(document: Report, benchmark: str, device: str) -> DeviceRows:
-    here = device, benchmark
-    rows = [row for row in document.measurements if (row.device.id, _benchmark(row.name)) == here]
-    parts = [part for part in document.parts if part.begun and (part.device, _benchmark(part.id)) == here]
+    key = device, benchmark
+    rows = [row for row in document.measurements if (row.device.id, _benchmark(row.name)) == key]
+    parts = [part for part in document.parts if part.begun and (part.device, _benchmark(part.id)) == key]
     return DeviceRows(device, rows, document.facts, {part.id: part.ended for part in parts}, document.results)
 
 
@@ -127,13 +120,13 @@ def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
     # A fault of this benchmark on this device has its own finding.
     if part.begun or any((fault.where, fault.device) == (where, device) for fault in faults):
         return []
-    own = [fault for fault in faults if fault.kind == "device" and fault.device == device]
-    causes = [*own, *(fault for fault in faults if fault.poisons)]
+    on_device = [fault for fault in faults if fault.kind == "device" and fault.device == device]
+    causes = [*on_device, *(fault for fault in faults if fault.poisons)]
     return [not_run(benchmark, f"{device} in {where}", cause) for cause in causes[:1]]
 
 
-def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
-    """Return the planned benchmark and device of a skip or a fault; each is None if it is not in the plan."""
+def _key(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
+    """Return the benchmark and the device of a skip or a fault; each is None if it is not in the plan."""
     if any((part.id, part.device) == (benchmark, device) for part in document.parts):
         return benchmark, device
     return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
@@ -141,14 +134,14 @@ def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """Return a benchmark's summary, with the verdict of its worst finding. Skips and remarks do not count."""
-    # A failed device's finding has another id and names the benchmark in `where`.
+    # The finding of a failed device has another ID, and names the benchmark in `where`.
     where = f"bench {name}"
-    mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
-    loud = [finding for finding in mine if finding.verdict not in ("skip", "info")]
-    if loud:
-        worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
+    its = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
+    verdicts = [finding for finding in its if finding.verdict not in ("skip", "info")]
+    if verdicts:
+        worst = min(verdicts, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
-    skipped = [finding.title for finding in mine if finding.verdict == "skip"]
+    skipped = [finding.title for finding in its if finding.verdict == "skip"]
     return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")
 
 
@@ -164,12 +157,12 @@ def gated(
     complete: bool = True,
 ) -> list[Finding]:
     """Return the findings for one device's thresholds. No threshold passes unless the rows are `complete`."""
-    asked = {limit.id: limit for limit in config.applying(limits, device.name)}
-    return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
+    by_id = {limit.id: limit for limit in config.applying(limits, device.name)}
+    return [_finding(limit, measurements, known, device.id, complete=complete) for limit in by_id.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
-    """Return a warning for each device that the thresholds do not name, if they name devices: a name may be wrong."""
+    """Return a warning for each device without a threshold, if thresholds name devices. A name may be wrong."""
     known = sorted({limit.device for limit in limits if limit.device is not None})
     if not known:
         return []
@@ -186,22 +179,22 @@ def _finding(
     subject, bound = threshold.subject, threshold.of
     is_measured = any(row.name == benchmark for row in measurements)
     why = "no row has a rate to compare" if is_measured else "nothing was measured"
-    of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
-    figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=why)]
-    # Figures are sorted, the lowest first. The text has only those that decide; the evidence has all.
+    of_methods = (figure for rows in _by_method(measurements) for figure in threshold.figures(rows, known))
+    figures = list(dict.fromkeys(of_methods)) or [Figure(subject, why=why)]
+    # The lowest figure is first. The text has only the figures that decide, and the evidence has all.
     judged = sorted(((figure, *_judged(figure, limit)) for figure in figures), key=lambda entry: entry[0].value or 0.0)
     verdict: Verdict = min((word for _, word, _ in judged), key=("fail", "inconclusive", "pass").index)
     texts = [text for _, word, text in judged if word == verdict]
-    # A rerun helps only if a figure is known but too close: unknown figures stay unknown.
+    # A rerun helps only if a known figure is too close to the threshold. Unknown figures stay unknown.
     is_close = any(word == "inconclusive" and figure.value and not figure.doubt for figure, word, _ in judged)
     fix = LOOK if verdict == "fail" else judging.AGAIN if verdict == "inconclusive" and is_close else None
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
-    least = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
+    text = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound} ({limit.origin})"
     title = {
         "pass": f"{subject} reach {config.limit_text(limit)}{bound} ({limit.origin})",
-        "fail": f"{subject} below {least} ({limit.origin})",
-        "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
+        "fail": f"{subject} below {text}",
+        "inconclusive": f"inconclusive: {subject} vs. {text}",
     }[verdict]
     evidence: dict[str, Any] = {
         "threshold": to_json(limit),
@@ -213,15 +206,15 @@ def _finding(
     return Finding(limit.id, verdict, title, few(texts), evidence, fix)
 
 
-def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
-    """Yield lists of rows, one for each case; several lists if a case has rows of several methods. All must pass."""
+def _by_method(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
+    """Yield a list with one row of each case; several lists if a case has rows of several methods. All must pass."""
     rows = runs.group_by(lambda row: (row.name, str(row.case)), measurements).values()
-    for place in range(max(map(len, rows), default=0)):
-        yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
+    for index in range(max(map(len, rows), default=0)):
+        yield [of_case[min(index, len(of_case) - 1)] for of_case in rows]
 
 
 def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
-    """Return the verdict of one figure, and the figure in words with the reasons against it."""
+    """Return the verdict of one figure, and the figure in words with the reasons for the verdict."""
     kind, unknown = BY_ID[limit.id].kind, f"{figure.label}: {figure.why}"
     if figure.value is None:
         return "inconclusive", unknown
@@ -244,13 +237,12 @@ def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
 
 
 def _too_far(figure: Figure, limit: Limit) -> str:
-    """Return the gap to a threshold in words, if no recorded disturbance can explain it; else an empty string."""
-    assert figure.value is not None
+    """Describe the gap to a threshold if no recorded disturbance explains the gap; else return an empty string."""
     doubts = {"no interval": None in (figure.low, figure.high), "estimate": figure.doubt, "warm": figure.why}
-    beside = [*figure.disturbed, *(reason for reason, applies in doubts.items() if applies)]
+    reasons = [*figure.disturbed, *(reason for reason, applies in doubts.items() if applies)]
     best = max(value for value in (figure.value, figure.high, figure.best) if value is not None)
-    if not beside or best * config.largest_loss(beside, figure.call_s) >= limit.value:
+    if not reasons or best * config.largest_loss(reasons, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    reasons = " and ".join(config.DISTURBANCES[reason][1] for reason in beside)
-    return f"{times} of the threshold, more than {reasons} can explain"
+    texts = " and ".join(config.DISTURBANCES[reason][1] for reason in reasons)
+    return f"{times} of the threshold, more than {texts} can explain"

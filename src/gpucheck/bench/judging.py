@@ -1,4 +1,4 @@
-"""The parts that the judges of all benchmarks share: findings, figures of rows, and the type of a judge. Pure."""
+"""The parts that all judges of benchmarks share: findings, figures of rows, and the type of a judge. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpucheck.report.results.bench import Headline
 
 
 def size(row: Measurement) -> int:
-    """Return the bytes of a row's copy or array."""
+    """Return the size of a row's copy or array in bytes."""
     return int(row.case["size_bytes"])
 
 
@@ -33,13 +33,13 @@ def rate(row: Measurement) -> float:
 def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
-    """Return the first row of benchmark `name` with the largest figure, for each value of `key` in the cases."""
-    rows = runs.group_by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
-    return {kind: max(mine, key=figure) for kind, mine in rows.items()}
+    """Return the row of benchmark `name` with the largest figure, for each value of `key` in the cases."""
+    groups = runs.group_by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
+    return {value: max(rows, key=figure) for value, rows in groups.items()}
 
 
 SHARED, NOT_SETTLED = "device-shared", "not-settled"
-# These flags make a figure doubtful. The most important is first.
+# These flags make a figure doubtful. The most important flag is first.
 DOUBTS = (
     "cpu-busy",
     SHARED,
@@ -54,12 +54,12 @@ DOUBTS = (
     "short-window",
     "link-below-max",
 )
-# Findings about the machine already report these flags.
+# Findings about the machine report these flags.
 OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
 
 
 def doubts_of(flags: Collection[str]) -> list[str]:
-    """Return the flags that make a figure doubtful. At the power limit, drift is normal and does not count."""
+    """Return the flags that make a figure doubtful. Drift does not count at the power limit, where it is normal."""
     return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
 
 
@@ -70,9 +70,9 @@ def own_doubts(flags: Collection[str]) -> list[str]:
 
 def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
     """Return one warning for all doubtful figures of a benchmark, or an empty list."""
-    # Figures from a slowed machine are left out: other load also makes them noisy and has its own finding.
-    alone = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
-    doubts = {line.case: flags for line in alone if (flags := own_doubts(line.flags))}
+    # Other load also makes figures noisy, and has its own finding. Figures from a slowed machine are left out.
+    undisturbed = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
+    doubts = {line.case: flags for line in undisturbed if (flags := own_doubts(line.flags))}
     if not doubts:
         return []
     title = f"doubtful figures: {len(doubts)} of {len(headlines)}"
@@ -85,7 +85,7 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class RunComparisons:
-    """The comparisons of one run of the row `where`, with the number of wrong elements or bytes."""
+    """The comparisons of one run: the row in words (`where`), the numbers of slices and of wrong elements or bytes."""
 
     where: str
     slices: int
@@ -94,7 +94,7 @@ class RunComparisons:
 
 
 def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -> list[RunComparisons]:
-    """Return the comparisons in each run of these rows. A run that was neither compared nor timed has none."""
+    """Return the comparisons in each run of these rows. A run that was neither compared nor timed is left out."""
     comparisons = []
     for row in rows:
         for details in (run["details"] for run in runs.each_run(row)):
@@ -115,10 +115,10 @@ def verification(
     what: str = "bytes",
     sound_title: str = "all copies verified",
 ) -> Finding:
-    """Return whether every run's data is right. A run without comparisons makes it inconclusive."""
+    """Return whether the data of every run is right. A run without comparisons makes the finding inconclusive."""
     of_rows = runs.group_by(lambda run: run.where, comparisons)
     wrong = {where: count for where, of_row in of_rows.items() if (count := sum(run.wrong for run in of_row))}
-    unseen = [where for where, of_row in of_rows.items() if not all(run.slices for run in of_row)]
+    unverified = [where for where, of_row in of_rows.items() if not all(run.slices for run in of_row)]
     evidence: dict[str, Any] = {"copies": sum(run.slices for of_row in of_rows.values() for run in of_row)}
     if wrong:
         texts = []
@@ -126,9 +126,9 @@ def verification(
             first = next(run.first for run in of_rows[where] if run.wrong)
             texts.append(f"{count} wrong {what} {where}{'' if first is None else f', the first at byte {first}'}")
         return Finding(finding_id, "fail", wrong_title, few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
-    if unseen:
-        message = f"nothing was compared: {few(unseen)}"
-        return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)
+    if unverified:
+        message = f"nothing was compared: {few(unverified)}"
+        return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unverified}, RERUN)
     return Finding(finding_id, "pass", sound_title, evidence=evidence)
 
 
@@ -142,27 +142,17 @@ def cpu_busy(benchmark: str, measurements: Sequence[Measurement], facts: Facts) 
     busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
         return []
-    most = max(
-        run["details"]["cores_used_by_others"]
-        for row in busy
-        for run in runs.each_run(row)
-        if "cpu-busy" in run["flags"]
-    )
-    # `cores` is the number that this process may use, or None.
+    busy_runs = [run for row in busy for run in runs.each_run(row) if "cpu-busy" in run["flags"]]
+    used = max(run["details"]["cores_used_by_others"] for run in busy_runs)
     cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
-    return [
-        Finding(
-            f"{benchmark}.cpu_busy",
-            "warn",
-            f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
-            f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
-            {"rows": [row.case for row in busy], "cores_used_by_others": most},
-            fix="rerun on an idle machine (`top` shows what runs)",
-        )
-    ]
+    title = f"machine busy ({units.significant(used, 2)}{f' of {cores}' if cores else ''} cores)"
+    which = "" if len(busy) == len(measurements) else f"{len(busy)} of {len(measurements)} "
+    evidence = {"rows": [row.case for row in busy], "cores_used_by_others": used}
+    fix = "rerun on an idle machine (`top` shows what runs)"
+    return [Finding(f"{benchmark}.cpu_busy", "warn", title, f"{which}figures are too low", evidence, fix)]
 
 
-# Flags of `measure.telemetry`, with verdict, title, and the driver's reasons and counters. The worst is first.
+# Flags of `measure.telemetry`, with verdict, title, and the driver's reasons and counters. The worst flag is first.
 _CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
     ("throttled", "warn", "GPU throttled", (*telemetry.THROTTLED, *telemetry.THROTTLED_VIOLATIONS)),
     ("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
@@ -173,7 +163,7 @@ _CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
         (*telemetry.POWER_LIMITED, *telemetry.POWER_VIOLATIONS),
     ),
 )
-# Each reason or counter maps to its fix. The most specific is first.
+# Each reason or counter maps to its fix. The most specific reason is first.
 _EITHER = f"`nvidia-smi -q -d PERFORMANCE` shows the cause; heat: {FIX['heat']}; power: {FIX['power']}"
 CLOCK_FIXES = {
     "hw_power_brake_slowdown": FIX["power"],
@@ -188,93 +178,94 @@ CLOCK_FIXES = {
 
 
 def clock(benchmark: str, measurements: Sequence[Measurement]) -> list[Finding]:
-    """Return one finding for all rows with a lowered clock, of the worst kind present; or an empty list."""
-    for flag, verdict, title, names in _CLOCKS:
-        held = [row for row in measurements if flag in row.flags]
-        if held:
-            evidence, message = _clock_seen(flag, names, held, len(measurements))
+    """Return one finding for all rows with the worst flag about the clock, or an empty list."""
+    for flag, verdict, title, causes in _CLOCKS:
+        flagged = [row for row in measurements if flag in row.flags]
+        if flagged:
+            evidence, message = _clock_readings(flag, causes, flagged, len(measurements))
             fix = next((text for name, text in CLOCK_FIXES.items() if name in evidence["clock_reasons"]), None)
             return [Finding(f"{benchmark}.clock", verdict, title, message, evidence, fix=fix)]
     return []
 
 
-def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], total: int) -> tuple[dict[str, Any], str]:
-    """Return the readings of rows with this flag as evidence and in words. `names` are the causes of the flag."""
-    of_runs = [run for row in held for run in runs.each_run(row) if flag in run["flags"]]
+def _clock_readings(
+    flag: str, causes: Sequence[str], rows: Sequence[Measurement], total: int
+) -> tuple[dict[str, Any], str]:
+    """Return the readings of the rows with this flag, as evidence and in words."""
+    of_runs = [run for row in rows for run in runs.each_run(row) if flag in run["flags"]]
     readings = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
-    raised = {name for reading in readings for name in reading["clock_reasons"]}
-    raised |= {name for reading in readings for name, span_s in (reading.get("violations_s") or {}).items() if span_s}
+    reasons = {name for reading in readings for name in reading["clock_reasons"]}
+    reasons |= {name for reading in readings for name, span_s in (reading.get("violations_s") or {}).items() if span_s}
 
-    def known(name: str) -> list[Any]:
+    def values(name: str) -> list[Any]:
         return [value for reading in readings if (value := reading.get(name)) is not None]
 
+    clock_hz = min((clocks["median"] for clocks in values("sm_clock_hz")), default=None)
+    max_hz, celsius = (max(values(name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius"))
     evidence: dict[str, Any] = {
-        "rows": [row.case for row in held],
+        "rows": [row.case for row in rows],
         "flag": flag,
-        "clock_reasons": [name for name in names if name in raised],
-        "sm_clock_hz": min((clocks["median"] for clocks in known("sm_clock_hz")), default=None),
-        "max_sm_clock_hz": max(known("max_sm_clock_hz"), default=None),
-        "temperature_celsius": max(known("temperature_celsius"), default=None),
+        "clock_reasons": [name for name in causes if name in reasons],
+        "sm_clock_hz": clock_hz,
+        "max_sm_clock_hz": max_hz,
+        "temperature_celsius": celsius,
     }
-    parts = [name.replace("_", " ") for name in evidence["clock_reasons"]]
-    if hz := evidence["sm_clock_hz"]:
-        most = evidence["max_sm_clock_hz"]
-        parts.append(f"clock {hz / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
-    if evidence["temperature_celsius"] is not None:
-        parts.append(f"{evidence['temperature_celsius']:.0f} °C")
-    parts += [f"in {len(held)} of {total} rows"] if len(held) < total else []
-    return evidence, ", ".join(parts)
+    texts = [name.replace("_", " ") for name in evidence["clock_reasons"]]
+    if clock_hz:
+        texts.append(f"clock {clock_hz / 1e6:.0f}" + (f" of {max_hz / 1e6:.0f} MHz" if max_hz else " MHz"))
+    texts += [] if celsius is None else [f"{celsius:.0f} °C"]
+    texts += [f"in {len(rows)} of {total} rows"] if len(rows) < total else []
+    return evidence, ", ".join(texts)
 
 
-# Libraries and torch read these variables, which override what a program sets.
+# Libraries and torch read these variables, which override the settings of a program.
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
 
 
 def precision_text(observed: str | None) -> str:
-    """Return an observed precision in words."""
     return {None: "an unknown precision", "lower": "a lower precision"}.get(observed, observed or "")
 
 
 def precision(
     finding_id: str, sound: str, title: str, texts: Iterable[str], evidence: dict[str, Any], facts: Facts
 ) -> Finding:
-    """Return whether products have the requested precision; `texts` describe those that do not."""
+    """Return whether products have the requested precision. `texts` describe the products with another precision."""
     if not (wrong := "; ".join(dict.fromkeys(texts))):
         return Finding(finding_id, "pass", sound, evidence=evidence)
-    there = [name for name in OVERRIDES if name in facts.environment]
-    fix = f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
+    is_set = [name for name in OVERRIDES if name in facts.environment]
+    fix = f"unset {' '.join(is_set)}" if is_set else f"look for {', '.join(OVERRIDES)}"
     return Finding(finding_id, "fail", title, wrong, evidence, fix)
 
 
 def is_shared(device: Device) -> bool:
-    """Return whether others may have slowed a device: they held its memory, and it was not idle before the run."""
+    """Return whether other processes may have slowed a device: they used its memory, and the device was not idle."""
     return held_bytes(device) is not None and device.utilization_percent != 0
 
 
 def in_use(facts: Facts, device_id: str) -> list[Finding]:
-    """Return a finding if other processes hold memory of a device. `facts` were read before this process used it."""
+    """Return a finding if other processes held memory of a device before this process used the device."""
     device = next((device for device in facts.devices if device.id == device_id), None)
-    if device is None or (held := held_bytes(device)) is None:
+    if device is None or (used := held_bytes(device)) is None:
         return []
-    hold, fix = f"other processes hold {units.capacity(held)}", "`gpucheck devices --processes` shows them"
+    text, fix = f"other processes hold {units.capacity(used)}", "`gpucheck devices --processes` shows them"
     evidence: dict[str, Any] = {
         "device": device.id,
-        "memory_used_bytes": held,
+        "memory_used_bytes": used,
         "utilization_percent": device.utilization_percent,
         "judged_by": "memory and utilization: the processes were not read",
     }
     if not is_shared(device):
-        title = f"{hold} of {device.id}, idle before the run"
+        title = f"{text} of {device.id}, idle before the run"
         return [Finding("device.shared", "info", title, "", evidence, fix)]
-    title, fix = f"{device.id} in use: {hold}", f"{fix}; rerun once the device is free"
+    title, fix = f"{device.id} in use: {text}", f"{fix}; rerun once the device is free"
     return [Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)]
 
 
-# -- figures, and what they are compared with --------------------------------------------------------------------------
+# -- figures and their references --------------------------------------------------------------------------------------
 
-# Temporary causes of a low figure. A figure that misses its threshold with one of them does not fail.
+# Temporary causes of a low figure. A figure with such a cause does not fail its threshold.
 DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
-# Lasting causes of a low figure. A figure that misses its threshold fails all the same, and the cause is named.
+# Lasting causes of a low figure. A figure with such a cause can fail its threshold, and the finding names the cause.
 LASTING = {
     "clock-held": "a setting kept the clock below its maximum",
     "power-limited": "the power limit lowered the clock",
@@ -283,11 +274,11 @@ LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure to compare with a threshold, with its interval. `why` is the reason why `value` is None.
+    """A figure to compare with a threshold, and its interval. `why` is the reason for a `value` of None.
 
-    A value with a `why` is an upper bound: it can miss a threshold but not reach it. `doubt` is the reason why a known
-    value decides nothing. `causes` are lasting reasons for a low value. `best` is the figure of the fastest window, and
-    `call_s` the time of a call in it on the host's clock.
+    A value with a `why` is an upper bound: it can miss a threshold, but cannot reach it. With a `doubt`, a known value
+    decides nothing. `causes` are lasting reasons for a low value. `best` is the figure of the fastest window, and
+    `call_s` is the time of a call in that window, on the host's clock.
     """
 
     label: str
@@ -304,7 +295,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The reference of a share, in SI units. `doubt` is the reason why it is None, or why it decides nothing."""
+    """The reference of a share, in SI units. `doubt` is the reason if `value` is None or decides nothing."""
 
     value: float | None
     doubt: str = ""
@@ -315,7 +306,7 @@ Ceilings = Mapping[str, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class LimitFigures:
-    """The `figures` that a threshold judges. Its text names them (`subject`) and the reference of a share (`of`)."""
+    """The figures that a threshold judges. `subject` names the figures, and `of` names the reference of a share."""
 
     subject: str
     of: str
@@ -323,7 +314,7 @@ class LimitFigures:
 
 
 def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
-    """Return a row's rate, as a share of `ceiling` if given. A rate above `peak` is doubtful."""
+    """Return a row's rate, or its share of `ceiling`. A rate far above `ceiling` or `peak` is doubtful."""
     if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
     if row.rate is None:
@@ -333,8 +324,8 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
     scale = (ceiling.value if ceiling else None) or 1.0
     value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
     known = ceiling or peak
-    beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
-    doubt = "more than the device can do" if beyond else ceiling.doubt if ceiling else ""
+    is_beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
+    doubt = "more than the device can do" if is_beyond else ceiling.doubt if ceiling else ""
     if not doubt and NOT_SETTLED in row.flags:
         doubt = "the rate did not settle"
     return Figure(
@@ -350,15 +341,15 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
     )
 
 
-# -- shares of the part's peak -----------------------------------------------------------------------------------------
+# -- shares of the GPU's peak ------------------------------------------------------------------------------------------
 
-# Boost clocks, overclocking and caches do not make a part this much faster than its data sheet.
+# Boost clocks, overclocking and caches do not make a GPU this much faster than its data sheet.
 BEYOND = 1.3
 WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
 
 
 def part_in(device: Device) -> GpuPeaks | Unknown | None:
-    """Return the part that matches a device's description by torch and NVML; None for a CPU."""
+    """Return the data sheet's entry for a device, from the description by torch and NVML; None for a CPU."""
     if device.kind == "cpu":
         return None
     major, _, minor = (device.compute_capability or "").partition(".")
@@ -380,13 +371,13 @@ def doubt_of(part: GpuPeaks) -> str:
 def share_of(
     name: str, what: str, message: str, evidence: dict[str, Any], part: GpuPeaks, or_else: str = ""
 ) -> Finding:
-    """Return the finding about shares; inconclusive if one exceeds the peak. `or_else` is one more possible cause."""
-    most = max(evidence["share"].values(), default=0.0)
+    """Return the finding about shares; inconclusive if a share is far above the peak. `or_else` is one more cause."""
+    largest = max(evidence["share"].values(), default=0.0)
     evidence |= {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
-    if most <= BEYOND or part.kind == "estimate":
+    if largest <= BEYOND or part.kind == "estimate":
         kind = "estimated" if part.kind == "estimate" else "data-sheet"
         return Finding(name, "info", f"share of the {kind} {what} peak", message, evidence)
-    title = f"{units.percent(most)} of the peak is more than the GPU can do"
+    title = f"{units.percent(largest)} of the peak is more than the GPU can do"
     fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke){or_else}"
     return Finding(name, "inconclusive", title, message, evidence, fix)
 
@@ -396,41 +387,32 @@ def unknown_peak(finding_id: str, reason: str) -> Finding:
 
 
 def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
-    """Return a row's rate with its interval, and its share of the ceiling if known; `what` names the ceiling."""
-    known = figure(case, row)
-    share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
-    return Headline(
-        name,
-        row.device.id,
-        case,
-        known.value,
-        row.rate.unit if row.rate else "B/s",
-        known.low,
-        known.high,
-        share,
-        None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
-        row.flags,
-    )
+    """Return a row's rate with its interval, and its share of the ceiling if known. `what` names the ceiling."""
+    known, share, of = figure(case, row), None, None
+    if known.value and ceiling is not None and ceiling.value:
+        share, of = known.value / ceiling.value, f"{what}, estimated" if ceiling.doubt else what
+    unit = row.rate.unit if row.rate else "B/s"
+    return Headline(name, row.device.id, case, known.value, unit, known.low, known.high, share, of, row.flags)
 
 
 def of_rounds(figure: Callable[..., float], *groups: Sequence[Run]) -> list[Run]:
-    """Return runs with one sample per round: `figure` of the times per call of the groups, which were timed in turn."""
+    """Return runs with one sample per round: the `figure` of the times per call of groups that were timed in turn."""
     # Runs of the same rounds have the same start time.
     by_start = [{run.started: run for run in group} for group in groups]
     rounds = []
     for first in groups[0]:
         if all(first.started in group for group in by_start):
-            same = [group[first.started] for group in by_start]
-            times = ([sample / run.calls_per_sample for sample in run.samples_s] for run in same)
+            together = [group[first.started] for group in by_start]
+            times = ([sample / run.calls_per_sample for sample in run.samples_s] for run in together)
             rounds.append(replace(first, calls_per_sample=1, samples_s=tuple(map(figure, *times))))
     return rounds
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """One benchmark on one device: its rows, and the facts and `recorded` results of the document.
+    """One benchmark on one device: the rows, and the facts and the `recorded` results of the document.
 
-    `parts` maps each part that was started to the reason why it ended early: empty if it finished, None if cut off.
+    `parts` maps each started part to the reason for an early end: empty if the part finished, None if it was cut off.
     """
 
     id: str
@@ -448,9 +430,9 @@ class DeviceRows:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The judge of a benchmark; it does not import torch.
+    """The judge of a benchmark, which does not import torch.
 
-    `findings` judges each device that has rows, or that finished without any. `answers` returns the entries of
+    `findings` judges each device that has rows or that finished without rows. `answers` returns the entries of
     `results[result]`, and `headlines` the figures for `bench all`. `together` judges the parts of several devices.
     """
 

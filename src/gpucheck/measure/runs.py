@@ -15,25 +15,26 @@ from gpucheck.report.measurement import Measurement, MemoryFigures, Rate, Run, T
 from gpucheck.report.report import Part, Report
 from gpucheck.report.results import Results
 
-# p05 and p95 of fewer samples are their extremes.
+# With fewer samples, p05 and p95 would be the extremes.
 PERCENTILES_FROM = 20
-# Student's t is 12.7 for two runs (one degree of freedom), so their interval would be too wide to be useful.
+# For two runs, Student's t is 12.7 (one degree of freedom), which makes the interval useless.
 FEWEST_RUNS = 3
-# The interquartile range, as a share of the median, above which a row is noisy, as in torch.utils.benchmark.
+# A row is noisy if its interquartile range is above this share of the median. Source: torch.utils.benchmark.
 NOISY = 0.10
-# The flag of a row whose windows were too short for their clock. Such a row has neither a time nor a rate.
+# A row with this flag has neither a time nor a rate, because its windows were too short for the clock.
 WITHOUT_TIME = "below-resolution"
-# A drift below this is of no consequence, however certain.
+# A smaller drift does not matter, however certain.
 DRIFT = 0.02
-# Two-sided 1 % of the normal distribution: rank correlations of n independent samples spread as 1/sqrt(n - 1).
+# The two-sided 1 % point of the normal distribution. The rank correlation of n independent samples has a standard
+# deviation of 1/sqrt(n - 1).
 DRIFT_Z = 2.576
 
 
 def time_stats(runs: Sequence[Run]) -> TimeStats | None:
     """Return the statistics of the time per call; None without samples.
 
-    The interval of one run covers this process alone. With three runs or more, the interval comes from their medians
-    and covers what differs between processes on this machine.
+    The interval of one run covers this process alone. The interval of three runs or more comes from their medians, and
+    covers the differences between processes on this machine.
     """
     per_call = [sample / run.calls_per_sample for run in runs for sample in run.samples_s]
     if not per_call:
@@ -56,7 +57,7 @@ def time_stats(runs: Sequence[Run]) -> TimeStats | None:
 
 
 def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | None:
-    """Return Student's t interval of the runs' medians, in logarithms, widened to hold the median of all samples."""
+    """Return Student's t interval of the runs' medians, in logarithms, widened to include the median of all samples."""
     logs = [math.log(stats.median(run.samples_s) / run.calls_per_sample) for run in runs if run.samples_s]
     if len(logs) < FEWEST_RUNS:
         return None
@@ -66,7 +67,7 @@ def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | N
 
 
 def rate(time: TimeStats, work: float, unit: str) -> Rate:
-    """Return `work` per call as a rate. The rate's 5th percentile comes from the time's 95th, and the reverse."""
+    """Return the rate of `work` per call. The rate's 5th percentile comes from the time's 95th, and the reverse."""
     p05, p95 = (work / seconds if seconds else None for seconds in (time.p95, time.p05))
     return Rate(work / time.median, unit, p05, p95)
 
@@ -94,7 +95,7 @@ def drifts(samples: Sequence[float]) -> bool:
 
 
 def lead_in(run: Run, details: Mapping[str, Any]) -> float:
-    """Return the length of the untimed calls before each window, in windows."""
+    """Return the length of the untimed calls before each window, as a multiple of the window's length."""
     return float(details.get("untimed_calls", 0)) / run.calls_per_sample
 
 
@@ -111,11 +112,9 @@ def group_by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """Merge the documents into one without findings: its measurements have all runs, and its facts are the first's."""
-    if not reports:
-        raise ValueError("nothing to merge")
+    """Merge documents into one with all their runs and without findings. The facts come from the first document."""
     results = Results(**reports[0].results)
-    # The searches for the fastest product are kept from every run, because a judge cannot derive them from rows.
+    # A judge cannot derive the searches for the fastest product from rows, so the searches of every run are copied.
     searches = [
         replace(entry, run=number)
         for number, report in enumerate(reports, 1)
@@ -138,7 +137,7 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
-    """Return each case once, in the order of its first row. A case that was measured by two methods keeps two rows."""
+    """Merge the rows of each case, in the order of their first. A case that two methods measured has two rows."""
 
     def key(row: Measurement) -> str:
         method = replace(row.method, details={})
@@ -152,12 +151,12 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     runs = tuple(run for row in rows for run in row.runs)
     time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
-    kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
-    # The statistics in a file may disagree with its samples.
-    first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
+    unit = first.rate.unit if first.rate and amount > 0 and all(row.rate is not None for row in rows) else None
+    # The statistics are computed again, because those in a file may disagree with its samples.
+    first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, unit) if time_s and unit else None)
     if len(rows) == 1:
         return first
-    # Each run keeps the details that differ from process to process: addresses of buffers, clocks, other load.
+    # The details of every run are copied, because buffers, clocks and other load differ between processes.
     details = {**first.method.details, "each_run": [run for row in rows for run in each_run(row)]}
     return replace(
         first,
@@ -170,13 +169,13 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
 
 def each_run(row: Measurement) -> list[dict[str, Any]]:
     """Return the flags, telemetry and details of each run of a row, in order. A single run has those of the row."""
-    own = {"flags": row.flags, "telemetry": row.telemetry, "details": row.method.details}
-    of_runs: list[dict[str, Any]] = row.method.details.get("each_run") or [own]
+    single = {"flags": row.flags, "telemetry": row.telemetry, "details": row.method.details}
+    of_runs: list[dict[str, Any]] = row.method.details.get("each_run") or [single]
     return of_runs
 
 
 def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
-    """Return the given `flags` that more than half of the row's runs have."""
+    """Return each of `flags` that more than half of the row's runs have."""
     of_runs = [run["flags"] for run in each_run(row)]
     return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 
@@ -191,12 +190,12 @@ def medians(row: Measurement) -> list[float]:
 
 
 def lower_quartiles(row: Measurement) -> list[float]:
-    """Return the lower quartile of each run's time per call, in seconds. Other load hardly affects it."""
+    """Return the lower quartile of each run's time per call in seconds, which other load hardly affects."""
     return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(row)]
 
 
 def fastest(row: Measurement) -> float | None:
-    """Return the shortest time per call of all windows, in seconds."""
+    """Return the shortest time per call of all windows, in seconds; None without samples."""
     return min((sample / run.calls_per_sample for run in row.runs for sample in run.samples_s), default=None)
 
 
@@ -204,13 +203,13 @@ def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     """Return the largest value of each figure over the runs; None for a figure that no run has."""
     largest = {}
     for field in fields(MemoryFigures):
-        known = [value for memory in figures if (value := getattr(memory, field.name)) is not None]
-        largest[field.name] = known[0] if field.name == "source" and known else max(known, default=None)
+        values = [value for memory in figures if (value := getattr(memory, field.name)) is not None]
+        largest[field.name] = values[0] if field.name == "source" and values else max(values, default=None)
     return MemoryFigures(**largest)
 
 
 def _merged_part(group: Sequence[Part]) -> Part:
     """Merge one part of several runs. If the part ended early in any run, the merged part has that run's reason."""
-    ended = [part.ended for part in group]
-    whole = None if None in ended else next(filter(None, ended), "")
-    return replace(group[0], begun=any(part.begun for part in group), ended=whole)
+    endings = [part.ended for part in group]
+    ended = None if None in endings else next(filter(None, endings), "")
+    return replace(group[0], begun=any(part.begun for part in group), ended=ended)

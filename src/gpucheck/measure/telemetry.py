@@ -1,5 +1,5 @@
-"""Read clocks, heat, power and link during a measurement, the counters of clock limits before and after it, and what
-other processes use: cores and device memory."""
+"""Read clocks, temperature, power and link during a measurement, and the counters of clock limits before and after it.
+Read the cores and the device memory that other processes use."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from gpucheck.report.measurement import Run
 from gpucheck.units import MIB
 
 TAKE_TIMEOUT_S = 1.0
-# The energy counter is updated about ten times a second, so a mean over two seconds is off by a few percent at most.
+# The driver updates the energy counter about ten times a second. A mean over two seconds is accurate to a few percent.
 ENERGY_SPAN_S = 2.0
 
-# nvml.h: the clock is lower than asked for, to protect the device.
+# With these reasons, the driver lowers the clock to protect the device. Source: nvml.h.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# nvml.h: this reason "may be also reported during PState or clock change", so a single reading of it proves nothing.
+# nvml.h: this reason "may be also reported during PState or clock change", so a single reading proves nothing.
 BRIEF_REASON = "hw_slowdown"
 # This reason is normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
-# A clock setting counts only if the clock is really lower than its maximum.
+# A clock setting counts only if the clock is below this share of its maximum.
 HELD = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 HELD_BELOW = 0.98
-# The counters of nvml.h for how long these reasons lowered the clock.
+# The counters in nvml.h of the time for which a cause lowered the clock.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A limit that lowered the clock for a smaller share of the time does not affect a figure. The driver counts in steps of
-# a tenth of a second, with a delay, so a single step may belong to earlier work.
+# A cause that lowered the clock for a smaller share of the time does not affect a measurement. The driver counts in
+# steps of a tenth of a second, with a delay, so a single step may belong to earlier work.
 LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. If it cannot, `reason` says why, and there are no readings."""
+    """A child process that samples one device. If the child fails, `reason` is the cause, and there are no readings."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = "NVML is asked by UUID, and this device has none" if uuid is None else ""
@@ -81,7 +81,7 @@ class Watch:
         return samples
 
     def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-        """Return a summary of the readings during the run's calls, or None and the reason. See `summarise`."""
+        """Summarise the readings since the previous call, and the last reading before that call, with `summarise`."""
         before = self._last
         samples = self.take()
         if self.reason:
@@ -89,7 +89,6 @@ class Watch:
         return summarise([before, *samples] if before is not None else samples, run, lead_in)
 
     def close(self) -> None:
-        """End the child."""
         if self._session is not None:
             self._session.stop()
             self._session = None
@@ -105,11 +104,8 @@ class Watch:
         self.close()
 
 
-PCIE = ("generation", "width", "max_generation", "max_width")
-
-
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-    """Summarise the samples inside windows, or `lead_in` window lengths before. Without any, return None and why."""
+    """Summarise the samples in windows, or up to `lead_in` window lengths before; without samples, return a reason."""
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
         sample
@@ -119,6 +115,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
     if not inside:
         return None, f"none of {len(samples)} readings fell inside a timed window"
     clocks = _values(inside, "sm_clock_hz")
+    clock = {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)} if clocks else None
     links = [sample.get("pcie") or {} for sample in inside]
     unknown = {name: reason for sample in inside for name, reason in sample.get("unknown", {}).items()}
     violations_s, span_s = _violations(samples, windows)
@@ -126,9 +123,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         unknown.setdefault("violations_s", "the counters were not read both before and after the row")
     return {
         "readings": len(inside),
-        "sm_clock_hz": {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)}
-        if clocks
-        else None,
+        "sm_clock_hz": clock,
         "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
@@ -138,16 +133,16 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "violations_span_s": span_s,
         "pcie": {
             name: statistics.mode(values) if (values := [link[name] for link in links if link.get(name)]) else None
-            for name in PCIE
+            for name in ("generation", "width", "max_generation", "max_width")
         },
-        # NVLink-C2C to the device's own CPU, in one direction.
+        # The rate of NVLink-C2C between the device and its CPU, in one direction.
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
         "unknown": unknown,
     }, ""
 
 
 def power_w(inside: Sequence[Sample]) -> float | None:
-    """Return the mean power over these samples; None if energy is not counted, or over too short a time."""
+    """Return the mean power over these samples; None if the device does not count energy, or the time is too short."""
     counted = [sample for sample in inside if sample.get("energy_j") is not None]
     span_s = counted[-1]["at_s"] - counted[0]["at_s"] if counted else 0.0
     joules = counted[-1]["energy_j"] - counted[0]["energy_j"] if counted else 0.0
@@ -158,26 +153,26 @@ def power_w(inside: Sequence[Sample]) -> float | None:
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:
     """Return the reasons for a lower clock in any reading. BRIEF_REASON counts only in two consecutive readings."""
     readings = [set((sample.get("clock_reasons") or {}).get("names", ())) for sample in inside]
-    lasting = any(BRIEF_REASON in reading and BRIEF_REASON in later for reading, later in itertools.pairwise(readings))
-    return sorted(set().union(*readings) - (set() if lasting else {BRIEF_REASON}))
+    lasts = any(BRIEF_REASON in reading and BRIEF_REASON in later for reading, later in itertools.pairwise(readings))
+    return sorted(set().union(*readings) - (set() if lasts else {BRIEF_REASON}))
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the flags (`throttled`, `power-limited`, `clock-held`) that a row's clock reasons and counters justify."""
+    """Return the flags of a row's clock reasons and counters: `throttled`, `power-limited`, `clock-held`."""
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
     seconds, span_s = telemetry.get("violations_s") or {}, telemetry.get("violations_span_s") or 0.0
     least_s = max(LEAST_VIOLATION_SHARE * span_s, 1.5 * VIOLATION_STEP_S)
-    long = {name for name, value in seconds.items() if value is not None and value > least_s}
-    clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
-    share = clock["median"] / most if clock and most else None
+    violations = {name for name, value in seconds.items() if value is not None and value > least_s}
+    clock, max_hz = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
+    share = clock["median"] / max_hz if clock and max_hz else None
     is_below = share is not None and share < HELD_BELOW
-    # The clock was not lowered if it was at its maximum in this row. The counters then belong to other work.
-    powered = bool(long & set(POWER_VIOLATIONS)) and (share is None or is_below)
+    # If the clock was at its maximum in this row, the power counters belong to other work.
+    is_limited = bool(violations & set(POWER_VIOLATIONS)) and (share is None or is_below)
     raised = {
-        "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
-        "power-limited": bool(names & set(POWER_LIMITED)) or powered,
+        "throttled": bool(names & set(THROTTLED) or violations & set(THROTTLED_VIOLATIONS)),
+        "power-limited": bool(names & set(POWER_LIMITED)) or is_limited,
         "clock-held": bool(names & set(HELD)) and is_below,
     }
     return tuple(flag for flag, is_raised in raised.items() if is_raised)
@@ -195,7 +190,7 @@ def _violations(
         return None, None
     span_s = end["at_s"] - start["at_s"]
     pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
-    # A counter that ran backwards was reset by a reload of the driver.
+    # A reloaded driver counts from 0.
     return {
         name: None if began is None or ended is None or ended < began else min(ended - began, span_s)
         for name, (began, ended) in pairs.items()
@@ -211,6 +206,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _why(ending: Ending, late: str) -> str:
+    """Return the reason for missing readings. `late` is the reason if the child did not answer in time."""
     if ending.how == "unstarted":
         return f"the process that samples NVML cannot be started ({ending.reason})"
     if ending.how == "late":
@@ -218,18 +214,18 @@ def _why(ending: Ending, late: str) -> str:
     return "the process that samples NVML ended early"
 
 
-# -- other processes: the cores and the device memory that they use ----------------------------------------------------
+# -- cores and device memory that other processes use ------------------------------------------------------------------
 
-# The kernel accounts for each core once per tick, so an interval below a tenth of a second has too few samples.
+# The kernel samples each core once per tick, so an interval below a tenth of a second has too few samples.
 TICK_S, SHORTEST_S = 10e-3, 0.1
-# The memory in use on an idle GPU without a visible process. A working process's context takes about as much.
+# An idle GPU without a visible process may use this much memory. The context of a working process takes about as much.
 IDLE_BYTES = 512 * MIB
 # NVML's older call counts the driver's reserved memory as used: about 1 % of the GPU's memory, and more with ECC.
 RESERVED_SHARE = 0.02
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds of processor time so far: of the whole machine, and of this process with its children."""
+    """The processor time until `at_s`, in seconds: of the whole machine, and of this process with its children."""
 
     at_s: float
     machine_s: float
@@ -237,20 +233,20 @@ class ProcessorTime(NamedTuple):
 
 
 def processor_time(child_pid: int | None = None) -> ProcessorTime:
-    """Return the counters. The kernel adds only ended children's time, so that of `child_pid` is added here."""
+    """Read the counters. The kernel adds only the time of ended children, so this adds the time of `child_pid`."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     # The kernel also counts a guest's time in user and nice.
     machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
     if child_pid is not None:
-        with suppress(psutil.Error):  # it may have ended in the meantime
+        with suppress(psutil.Error):  # the child may have ended
             times = psutil.Process(child_pid).cpu_times()
             own_s += times.user + times.system
     return ProcessorTime(time.monotonic(), machine_s, own_s)
 
 
 class OtherProcesses(NamedTuple):
-    """The average number of cores that other processes used in `span_s` seconds; None if that was too short."""
+    """The mean number of cores that other processes used in `span_s` seconds; None if the time was too short."""
 
     cores: float | None
     span_s: float
@@ -264,8 +260,8 @@ def others(before: ProcessorTime, after: ProcessorTime) -> OtherProcesses:
 
 def is_busy(used: OtherProcesses, threads: int, cores: int | None) -> bool:
     """Return whether other processes left fewer cores than this process has threads, beyond the measuring error."""
-    # A process's own time is exact, the machine's is sampled by ticks. The allowed error is the largest possible
-    # standard deviation plus a tenth of a core.
+    # The kernel counts a process's time exactly, and samples the machine's time by ticks. The allowed error is the
+    # largest possible standard deviation plus a tenth of a core.
     if used.cores is None or cores is None:
         return False
     error = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
@@ -273,7 +269,7 @@ def is_busy(used: OtherProcesses, threads: int, cores: int | None) -> bool:
 
 
 def held_bytes(device: Device) -> int | None:
-    """Return the device memory that others use; None if it is unknown, or no more than an idle GPU shows."""
+    """Return the bytes of device memory that others use; None if unknown, or if an idle GPU shows as much."""
     used = device.memory_used_bytes
     # Memory shared by host and device is used by every process of the machine.
     if used is None or device.kind == "cpu" or device.integrated:

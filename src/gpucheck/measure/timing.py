@@ -1,8 +1,8 @@
-"""The one measuring loop: the time of a call on the device's clock or on the host's, and the row that it makes.
+"""Measure the time of a call, on the device's clock or on the host's clock, and build the row of the measurement.
 
-On the device's clock, the stream is held while a window's calls are enqueued: launching is then not part of the time.
-Devices much slower than the host need no hold. A held window counts only if the device had not passed its first time
-stamp when the last call had been enqueued.
+On the device's clock, the loop holds the stream while it enqueues the calls of a window. The time of a call then does
+not include its launch. A device much slower than the host needs no hold. A held window is valid only if the device has
+not yet passed the window's first time stamp when the last call is enqueued.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the code that opens a device loads torch
 
 
 class Timer(Protocol):
-    """Two clocks, and a way to make the stream wait. `machine.accel.Accel` is one."""
+    """The clocks of host and device, and a way to hold the stream. `machine.accel.Accel` is the implementation."""
 
     @property
     def has_events(self) -> bool: ...
@@ -46,14 +46,14 @@ class Timer(Protocol):
         """Return the seconds on the device's clock between two time stamps that it has passed."""
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait for about `seconds` before the next call; False if the device cannot."""
+        """Make the stream wait for about `seconds` before the next call. Return False if the device cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The measured work. `call` does it once, or only enqueues it on a device. `empty` is `call` on empty data.
+    """The measured work. `call` runs it once, and on a device only enqueues it. `empty` is the same call without data.
 
-    `prepare(sample, calls)` runs untimed before each window, with the number of calls to come.
+    `prepare(sample, calls)` runs untimed before each window: `sample` numbers the windows, `calls` counts the calls.
     """
 
     call: Callable[[], object]
@@ -63,31 +63,31 @@ class Work:
 
 TimerMode = Literal["unheld", "held", "launch-bound"]
 
-# An event's resolution (CUDA's documentation of cudaEventElapsedTime): 0.05 % of the shortest full window.
+# An event resolves 0.5 µs, which is 0.05 % of the shortest full window. Source: CUDA, cudaEventElapsedTime.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
-# The resolution is a tenth or more of a shorter window, so a row with shorter windows has neither a time nor a rate.
+# A row with shorter windows has neither a time nor a rate, because the resolution is over a tenth of each window.
 LEAST_WINDOW_S = 10 * RESOLUTION_S
-# Windows are planned this much longer, because a clock that rises later would make them too short.
+# Windows are planned longer by this factor. Without it, a clock that rises later would make them too short.
 WINDOW_HEADROOM = 1.2
-# The launch queue blocks the host near 1 000 entries; a call may take more than one.
+# The launch queue blocks the host near 1 000 entries. A call may take several entries.
 MOST_CALLS = 500
-# This many untimed calls run between the hold and the first time stamp; fewer if those already take a millisecond.
+# The number of untimed calls between the hold and the first time stamp. Fewer calls are enough to fill a millisecond.
 UNTIMED_CALLS = 4
-# A call of this length is calibrated alone. The length of a shorter call is the mean of several calls.
+# A call at least this long is calibrated alone. The length of a shorter call is the mean of several calls.
 LONG_CALL_S = 10e-3
 # A short call never appears this long, even if the host pauses.
 SURELY_LONG_S = 0.1
-# The host stays ahead of a device whose calls take at least this many times longer than enqueueing them.
+# The host stays ahead of the device if a call takes at least this many times as long as its enqueueing.
 AHEAD_RATIO = 5.0
-# An unheld window whose first time stamp the device had passed counts if enqueueing took at most half of its length.
+# An unheld window that takes at least this many times as long as its enqueueing is always valid.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# The stream is held only after this many windows in a row with too slow a host. A short pause of the host is not
-# enough, because a hold distorts the result: a device at its power limit is faster after a rest.
+# The stream is held after more invalid windows in a row than this. One pause of the host must not cause a hold, because
+# a hold distorts the result: a device at its power limit is faster after a rest.
 MOST_HESITATIONS = 20
 # The hold lasts 1.5 times as long as the enqueueing, plus the time to launch the hold.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
-# The longest hold. A driver that also draws a desktop kills a kernel after some seconds.
+# The longest hold. The driver of a GPU that also drives a display kills a kernel after some seconds.
 MOST_HOLD_S = 1.0
 # The calls of a window are not halved below this number.
 FEWEST_QUEUED_CALLS = 16
@@ -96,7 +96,7 @@ MOST_LENGTHENINGS = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The seconds of one call: to enqueue it, and to run it on the device (or to launch it if that is slower)."""
+    """The time of one call in seconds: to enqueue it, and to run it on the device (or to launch it, if slower)."""
 
     enqueue_s: float
     call_s: float
@@ -104,7 +104,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window: its start on the host's clock, its length on the device's, and the time of enqueueing."""
+    """One window: its start on the host's clock, its length on the device's clock, and the time of its enqueueing."""
 
     started_s: float
     elapsed_s: float
@@ -113,7 +113,7 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """Return the cost of a call that takes about `about_s` seconds: the least of three tries, one if it is long."""
+    """Return the lowest cost of a call in up to three tries. The call takes about `about_s` seconds."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -125,15 +125,15 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
-        # A long call needs one try, unless the host paused: then enqueueing was long too.
+        # One try is enough for a long call. But if its enqueueing was long too, the host may have paused.
         if costs[-1][1] >= LONG_CALL_S and costs[-1][1] > AHEAD_RATIO * costs[-1][0]:
             break
-    return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
+    return Cost(min(enqueue_s for enqueue_s, _ in costs), max(min(call_s for _, call_s in costs), 1e-9))
 
 
 @dataclass(slots=True)
 class Launcher:
-    """Launches windows: `unheld` for a device much slower than the host, else `held`; `launch-bound` if holds fail."""
+    """Launches windows: `unheld` on a device much slower than the host, else `held`; `launch-bound` if holds fail."""
 
     timer: Timer
     work: Work
@@ -154,7 +154,7 @@ class Launcher:
 
     @property
     def untimed(self) -> int:
-        """Calls before the first time stamp."""
+        """The number of calls before the first time stamp."""
         return min(UNTIMED_CALLS, math.ceil(MIN_WINDOW_S / self.cost.call_s))
 
     def take(self, sample: int) -> Window:
@@ -174,28 +174,28 @@ class Launcher:
             call()
         last = timer.host_now()
         end = timer.record()
-        waiting = not timer.done(start)
+        is_waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        # A window that is long compared with its enqueueing is valid too: the host may pause during the untimed calls.
-        ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
-        valid = waiting or ahead or self.mode == "launch-bound"
-        if valid:
+        # The host may pause during the untimed calls. A window much longer than its enqueueing is valid all the same.
+        is_ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
+        is_valid = is_waiting or is_ahead or self.mode == "launch-bound"
+        if is_valid:
             self._failures = 0
-        # The window began `elapsed` seconds ago, because the wait ended with it.
-        return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
+        # The wait ended with the window, so the window began `elapsed` seconds ago.
+        return Window(timer.host_now() - elapsed, elapsed, last - began, is_valid)
 
     def fail(self, window: Window) -> bool:
-        """Change how windows are launched after an invalid one. Return whether earlier windows are not comparable."""
+        """Adapt the launches after an invalid window. Return whether earlier windows are not comparable any more."""
         self._failures += 1
-        blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
+        is_blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
         self._last_enqueue_s = window.enqueue_s
         if self.mode == "unheld":
             if self._failures <= MOST_HESITATIONS:
                 return False
             self._hold()
-        elif self.mode == "held" and blocked and self.calls // 2 >= FEWEST_QUEUED_CALLS:
-            # Enqueueing takes longer with every longer hold, so the host is waiting for room in the queue.
+        elif self.mode == "held" and is_blocked and self.calls // 2 >= FEWEST_QUEUED_CALLS:
+            # A longer hold made the enqueueing longer, so the launch queue is full and blocks the host.
             self.queue_full = True
             self.calls //= 2
             self._hold()
@@ -207,25 +207,25 @@ class Launcher:
         return True
 
     def lengthen(self, window: Window) -> bool:
-        """Put more calls into windows after one that was too short. Return False if that is impossible."""
-        wanted = calls_for(window.elapsed_s / self.calls)
-        most = self.calls if self.queue_full else MOST_CALLS
+        """Put more calls into each window if `window` was too short. Return False if nothing changed."""
+        most_calls = self.calls if self.queue_full else MOST_CALLS
         if self.mode == "held":
-            # The host may have paused during the calibration, so the lower cost counts.
-            each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
-            self.cost = Cost(each_s, self.cost.call_s)
-            most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
+            # The host may have paused during the calibration, so the lower of the two costs counts.
+            enqueue_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
+            self.cost = Cost(enqueue_s, self.cost.call_s)
+            most_calls = min(most_calls, int(MOST_HOLD_S / (HOLD_FACTOR * enqueue_s)))
+        calls = min(calls_for(window.elapsed_s / self.calls), most_calls)
         is_final = self.mode == "launch-bound" or self._lengthenings >= MOST_LENGTHENINGS
-        if is_final or window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls:
+        if is_final or window.elapsed_s >= MIN_WINDOW_S or calls <= self.calls:
             return False
         self._lengthenings += 1
-        self.calls = min(wanted, most)
+        self.calls = calls
         if self.mode == "held":
             self._hold()
         return True
 
     def _hold(self) -> None:
-        """Hold the stream before each window from now on, for longer than its calls take to enqueue."""
+        """Hold the stream before each later window, for longer than the enqueueing of its calls takes."""
         self._failures = 0
         if not self.timer.hold(HOLD_BASE_S):
             self._give_up("the device cannot hold a stream")
@@ -251,22 +251,22 @@ Clock = Literal["device events", "host"]
 Span = tuple[float, float]
 LaunchMethod = Literal["held", "unheld", "host"]
 
-# The interval is checked only at these numbers of samples: checked at each, it would eventually be narrow by chance.
-# The first check is at 20, because percentiles need 20 samples; the budget ends a row that has no time for 20.
+# The interval is checked only at these numbers of samples. A check at every sample would eventually find a narrow
+# interval by chance. The first check is at 20, because percentiles need 20 samples.
 CHECKED_AT = (20, 40, 80, 160, 320)
 # A row with fewer samples than this is flagged `few-samples`.
 WANTED_SAMPLES = 10
-# The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
+# The most calls of a window on the host's clock. Reading this clock takes about 50 ns, far below 1 % of a window.
 MOST_HOST_CALLS = 5000
-# A row measures the call and not the work if a call on empty data takes more than this share of the time. With a limit
-# of 1 %, no pinned copy below 128 MiB had a rate on an H100.
+# A row is call-bound and has no rate if a call on empty data takes more than this share of the time. With a limit of
+# 1 %, no pinned copy below 128 MiB had a rate on an H100.
 CALL_BOUND = 0.05
 # Time stamps are rounded, so a window just below a millisecond counts as a full millisecond.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
 # The host's clock has a resolution of 100 ns or better (Windows has the coarsest).
 LEAST_HOST_WINDOW_S = 1e-6
-# Batches of the warm-up: short enough to end on time, few enough calls not to fill the queue.
+# A batch of the warm-up is short enough to end on time, and has few enough calls not to fill the launch queue.
 WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 
@@ -282,8 +282,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, and the telemetry during them. The `beside_…` fields have the flags of telemetry and of other
-    load, the cores that other processes used, and the reason for missing telemetry."""
+    """A row's samples, and the telemetry during them. `details` has the reason for missing telemetry."""
 
     run: Run
     clock: Clock
@@ -291,14 +290,10 @@ class Timed:
     flags: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     telemetry: dict[str, Any] | None = None
-    beside_flags: tuple[str, ...] = ()
-    beside_details: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
-    """Time `work` in windows of calls. Raises ValueError if `clock` is the device's and the device has no events."""
-    if clock == "device events" and not timer.has_events:
-        raise ValueError("this device has no events")
+    """Time `work` in windows of calls. The device's clock needs a timer that has events."""
     started = started_now()
     about_s, warmed_s = _warm_up(timer, work, limits.warmup_s)
     began_s = timer.host_now()
@@ -312,11 +307,15 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     if clock == "host":
         calls, flags = _on_host_clock(timer, work, about_s, windows, is_done, details)
         launch: LaunchMethod = "host"
+        least_s = LEAST_HOST_WINDOW_S
     else:
         launcher = Launcher(timer, work, calibrate(timer, work.call, about_s))
         flags = _on_device_clock(launcher, windows, is_done, details)
-        calls = launcher.calls
+        calls, least_s = launcher.calls, LEAST_WINDOW_S
         launch = "unheld" if launcher.mode == "launch-bound" else launcher.mode
+    if stats.median(lengths_s(windows)) < least_s:
+        window = f"a window of {calls} calls takes less than {least_s * 1e6:g} µs"
+        details["no_time_because"], flags = f"{window}, too short for the clock", [WITHOUT_TIME]
     if len(windows) < WANTED_SAMPLES:
         flags.append("few-samples")
     return Timed(run_of(started, calls, windows), clock, launch, tuple(flags), details)
@@ -334,7 +333,7 @@ def lengths_s(windows: Sequence[Span]) -> list[float]:
 def enough(
     lengths: Sequence[float], now_s: float, deadline_s: float, precision: float, earliest_s: float = 0.0
 ) -> bool:
-    """Return whether there are enough windows: time is over, the maximum was taken, or their interval is narrow."""
+    """Return True if the time is over, the number of windows is at its maximum, or their interval is narrow."""
     if lengths and (now_s >= deadline_s or len(lengths) >= CHECKED_AT[-1]):
         return True
     interval = stats.interval(lengths) if len(lengths) in CHECKED_AT and now_s >= earliest_s else None
@@ -349,7 +348,7 @@ def started_now() -> str:
 
 
 def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
-    """Repeat a call and a wait for the device during `for_s` seconds, at least once; return the mean seconds of one."""
+    """Repeat a call with its wait for `for_s` seconds, at least once. Return the mean seconds of a call."""
     began, calls = timer.host_now(), 0
     while not calls or timer.host_now() - began < for_s:
         call()
@@ -359,7 +358,7 @@ def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
 
 
 def host_window(timer: Timer, call: Callable[[], object], calls: int) -> Span:
-    """Run calls that are each waited for; return their start and length on the host's clock."""
+    """Run calls and wait for each. Return the start and the length of the window on the host's clock."""
     synchronize = timer.synchronize
     start = timer.host_now()
     for _ in range(calls):
@@ -405,22 +404,14 @@ def _on_device_clock(
     details |= {"hold_s": launcher.hold_s} if launcher.mode == "held" else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
     details |= launcher.notes
-    window_s = stats.median(lengths_s(windows))
-    if window_s < LEAST_WINDOW_S:
-        details["no_time_because"] = too_short(launcher.calls, LEAST_WINDOW_S)
-        return [WITHOUT_TIME]
     flags = ["launch-bound"] if launcher.mode == "launch-bound" else []
-    return flags + (["short-window"] if window_s < SHORT_WINDOW_S else [])
-
-
-def too_short(calls: int, least_s: float) -> str:
-    return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, too short for the clock"
+    return flags + (["short-window"] if stats.median(lengths_s(windows)) < SHORT_WINDOW_S else [])
 
 
 def _on_host_clock(
     timer: Timer, work: Work, about_s: float, windows: list[Span], is_done: Callable[[], bool], details: dict[str, Any]
 ) -> tuple[int, list[str]]:
-    """Time each call together with a synchronization, as a caller who waits for the result sees it."""
+    """Time each call together with its synchronization, which is the latency that a caller sees."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
     calls = calls_on_host(timer, work.call, about_s)
     untimed = UNTIMED_CALLS if calls > 1 else 0
@@ -428,21 +419,18 @@ def _on_host_clock(
         if work.prepare is not None:
             work.prepare(len(windows) + 1, untimed + calls)
             timer.synchronize()
-        # Caches and TLB are in another state after a buffer is refilled.
+        # Refilling a buffer changes the state of caches and TLB, and the untimed calls restore it.
         for _ in range(untimed):
             work.call()
         timer.synchronize()
         windows.append(host_window(timer, work.call, calls))
     details |= {"empty_call_s": empty_s, "untimed_calls": untimed}
-    window_s = stats.median(lengths_s(windows))
-    if window_s < LEAST_HOST_WINDOW_S:
-        details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
-        return calls, [WITHOUT_TIME]
-    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * window_s / calls else []
+    call_s = stats.median(lengths_s(windows)) / calls
+    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * call_s else []
 
 
 def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window. The shorter of two windows decides: a pause of the host may lengthen one."""
+    """Return the number of calls that fill a window. The shorter of two windows counts, because the host may pause."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))
@@ -459,13 +447,13 @@ def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
     return min(host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS))
 
 
-# -- the row: the samples, the readings beside them, and the flags of both ---------------------------------------------
+# -- the row: samples, telemetry, and the flags of both ----------------------------------------------------------------
 
 Done = TypeVar("Done")
 
 
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
-    """Take a row's samples while the device is watched. `threads` is how many host cores the work would use."""
+    """Take a row's samples while the device is watched. `threads` is the number of host cores that the work uses."""
     timed, used = with_cores_of_others(watch, take)
     return with_telemetry(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
@@ -473,16 +461,16 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
 def with_telemetry(
     timed: Timed, threads: int, used: OtherProcesses, summary: dict[str, Any] | None, why_not: str
 ) -> Timed:
-    """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
+    """Return the samples with the telemetry `summary`, or the reason `why_not`, and with the cores that others used."""
     details = {"cores_used_by_others": used.cores, **({"no_telemetry_because": why_not} if summary is None else {})}
     # Load on the CPU distorts only times on the host's clock.
-    busy = timed.clock == "host" and telemetry.is_busy(used, threads, psutil.cpu_count())
-    flags = (*telemetry.flags(summary), *(("cpu-busy",) if busy else ()))
-    return replace(timed, telemetry=summary, beside_flags=flags, beside_details=details)
+    is_busy = timed.clock == "host" and telemetry.is_busy(used, threads, psutil.cpu_count())
+    flags = (*timed.flags, *telemetry.flags(summary), *(("cpu-busy",) if is_busy else ()))
+    return replace(timed, telemetry=summary, flags=flags, details={**timed.details, **details})
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, OtherProcesses]:
-    """Drop older telemetry and do the work. Return its result, and how many cores other processes kept busy."""
+    """Drop older telemetry and run `work`. Return its result and the cores that other processes used meanwhile."""
     watch.take()
     before = telemetry.processor_time(watch.pid)
     done = work()
@@ -501,7 +489,7 @@ def measure_watched(
     verify: Callable[[], dict[str, Any]],
     **columns: Any,
 ) -> Measurement:
-    """Return the row of work that is timed while the device is watched; `verify` returns details of the row."""
+    """Time the work while the device is watched, and return the row. `verify` returns more details of the row."""
     timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
     return row_of(name, accel.ref, timed, memory=accel.memory(), details=verify(), **columns)
 
@@ -520,11 +508,13 @@ def row_of(
     precision_observed: str | None = None,
     flags: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return the row. `work` of one call is its name (`bytes`, `flop`), its amount, and the unit of its rate."""
+    """Return the row. `work` has the name (`bytes`, `flop`), the amount of one call, and the unit of the rate."""
     kind, amount, unit = work
     time_s = None if WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
     of_samples = () if time_s is None else runs.sample_flags(timed.run.samples_s)
-    has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}  # such a time includes the call or its launch
+    # A time with one of these flags includes the call or its launch.
+    has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}
+    method = Method(timed.clock, timed.launch, cache, precision_requested, precision_observed)
     return Measurement(
         name=name,
         device=device,
@@ -534,14 +524,7 @@ def row_of(
         work={kind: amount},
         rate=runs.rate(time_s, amount, unit) if time_s is not None and has_rate else None,
         memory=memory,
-        method=Method(
-            timed.clock,
-            timed.launch,
-            cache,
-            precision_requested=precision_requested,
-            precision_observed=precision_observed,
-            details={**timed.details, **details, **timed.beside_details},
-        ),
+        method=replace(method, details={**timed.details, **details}),
         telemetry=timed.telemetry,
-        flags=(*timed.flags, *of_samples, *timed.beside_flags, *flags),
+        flags=(*timed.flags, *of_samples, *flags),
     )

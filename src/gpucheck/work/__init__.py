@@ -1,2 +1,1 @@
-"""The workloads of all commands: targets, their inputs and one step; built-in models. `spec` parses options
-without importing torch."""
+"""The workloads of all commands: targets, inputs, steps and built-in models. `spec` does not import torch."""

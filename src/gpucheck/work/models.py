@@ -1,11 +1,10 @@
-"""The built-in models, in plain `torch.nn`, and the inputs they take.
+"""The built-in models, in plain `torch.nn`, and their inputs.
 
-Each takes much memory per sample and little arithmetic per byte, so that a few gigabytes fill within seconds on two
-CPU cores.
+Each model uses much memory per sample and little arithmetic per byte. Two CPU cores fill a few gigabytes in seconds.
 """
 
 # mypy: disable-error-code="misc"
-# torch's classes count as Any for the type checker, and these derive from them.
+# mypy treats torch's classes as Any, and these models derive from them.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -41,7 +40,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A small causal language model: token ids in, logits over the vocabulary out."""
+    """A small causal language model, from token IDs to logits over the vocabulary."""
 
     def __init__(self, vocabulary: int, tokens: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Transformer(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3×3 convolutions with batch normalisation around a shortcut; `stride` halves the image."""
+    """Two 3×3 convolutions with batch normalisation, and a shortcut. A `stride` of 2 halves the image."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class Residual(nn.Module):
 
 
 def mlp() -> nn.Module:
-    """16 narrow layers with normalisation: 784 features in, 10 classes out."""
+    """16 narrow layers with normalisation, from 784 features to 10 classes."""
     layers: list[nn.Module] = [nn.Linear(784, 256)]
     for _ in range(16):
         layers += [nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()]
@@ -88,7 +87,7 @@ def mlp() -> nn.Module:
 
 
 def convnet() -> nn.Module:
-    """A small residual network: 3×64×64 images in, 100 classes out."""
+    """A small residual network, from 3×64×64 images to 100 classes."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 1, 1, bias=False),
         nn.BatchNorm2d(16),

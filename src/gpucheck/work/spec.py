@@ -1,4 +1,4 @@
-"""Parse the texts of TARGET, `--input` and `--axis`, without importing torch or the user's code."""
+"""Parse TARGET, `--input` and `--axis` without importing torch or the user's code."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TARGET_GRAMMAR = "package.module:factory, path/to/file.py:factory, or one of " +
 INPUT_GRAMMAR = "NAME:SHAPE:DTYPE[:LOW..HIGH], like image:3x224x224:float32 or ids:1024:int64:0..50256"
 AXIS_GRAMMAR = "NAME[:LOW..HIGH], like seq or seq:128..8192, with a shape that names it, like --input ids:seq:int64"
 
-# The name of a dimension. A name contains no x, because an x separates sizes.
+# The name of a dimension. The name contains no x, because an x separates sizes.
 _NAME = "(?!x)[A-Za-z_](?:(?!x)[A-Za-z0-9_])*"
 
-# The most elements of one sample (1 TiB in uint8); a larger number is a typing error.
+# The most elements of one sample (1 TiB in uint8). A larger number is a typing error.
 LARGEST_SAMPLE = 2**40
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The source of a workload: a built-in model, or `attribute` of a file or of a module."""
+    """The source of a workload: a built-in model, or the `attribute` of a file or a module."""
 
     text: str
     built_in: str | None = None
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a model: the shape of a sample, which may name the axis, and the range of its values."""
+    """One input of a model: the shape of one sample, and the range of the values. A name in the shape is an axis."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -50,13 +50,13 @@ class Input:
 
 
 def sized(given: Input, axis: str | None, length: int) -> Input:
-    """Return the input with `length` for the dimension named `axis`."""
+    """Return the input with `length` in place of the dimension `axis`."""
     return replace(given, shape=tuple(length if size == axis else size for size in given.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The dimension whose length is searched for. `high` None means the search's default bound."""
+    """The dimension whose length the search varies. If `high` is None, the search has a default bound."""
 
     name: str
     low: int = 1
@@ -84,8 +84,8 @@ def parse_target(text: str) -> Target:
         return _in_file(text)
     location, colon, attribute = text.rpartition(":")
     if not colon or not location or not attribute:
-        meant = naming.slip(text, BUILT_IN)
-        hint = f"did you mean {meant}? " if meant else ""
+        similar = naming.slip(text, BUILT_IN)
+        hint = f"did you mean {similar}? " if similar else ""
         raise TargetError(f"the target {text!r} is not understood", "", f"{hint}write {TARGET_GRAMMAR}")
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise TargetError(f"the target {text!r} names no function", f"{attribute!r} is not a Python name")
@@ -99,7 +99,7 @@ def parse_target(text: str) -> Target:
 
 
 def _in_file(file: str) -> Target:
-    """Return the one module or factory of a file that needs no arguments, without importing it. Raises TargetError."""
+    """Return the only module or factory of a file that needs no arguments. Nothing is imported. Raises TargetError."""
     try:
         with open(file, "rb") as opened:
             tree = ast.parse(opened.read(), file)
@@ -125,10 +125,12 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the names of modules and factories: those that need no arguments and that no other uses, and those that
-    need arguments, with the names of the arguments."""
+    """Return the modules and factories that need no arguments, and those that need arguments with the arguments.
+
+    A module that another module or factory of the file uses is left out.
+    """
     classes: dict[str, ast.ClassDef] = {}
-    made: dict[str, ast.AST] = {}
+    factories: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}
     modules: set[str] = set()
     for node in tree.body:
@@ -136,17 +138,19 @@ def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]
             classes[node.name] = node
             if any(_is_module(base, modules) for base in node.bases):
                 modules.add(node.name)
-                made[node.name], needed[node.name] = node, _needed(_init_of(classes, node.name), 1)
+                factories[node.name], needed[node.name] = node, _needed(_init_of(classes, node.name), 1)
         elif isinstance(node, ast.FunctionDef) and _returns_module(node, modules):
-            made[node.name], needed[node.name] = node, _needed(node, 0)
+            factories[node.name], needed[node.name] = node, _needed(node, 0)
         elif isinstance(node, ast.Assign) and _makes_module(node.value, modules):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            made |= dict.fromkeys(names, node.value)
+            factories |= dict.fromkeys(names, node.value)
             needed |= {name: [] for name in names}
-    ready = [name for name in made if not needed[name]]
-    used = {name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} for name, node in made.items()}
-    roots = [name for name in ready if not any(name in used[other] for other in made if other != name)]
-    return roots or ready, [(name, needed[name]) for name in made if needed[name]]
+    ready = [name for name in factories if not needed[name]]
+    used = {
+        name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} for name, node in factories.items()
+    }
+    roots = [name for name in ready if not any(name in used[other] for other in factories if other != name)]
+    return roots or ready, [(name, needed[name]) for name in factories if needed[name]]
 
 
 def _name_of(node: ast.AST) -> str:
@@ -159,7 +163,7 @@ def _is_module(base: ast.expr, modules: set[str]) -> bool:
 
 
 def _makes_module(value: ast.expr | None, modules: set[str]) -> bool:
-    """Return whether an expression makes a module: a call of a class of the file or of a container of torch's."""
+    """Return whether an expression creates a module: it calls a class of the file, or a container class of torch."""
     if not isinstance(value, ast.Call):
         return False
     if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda", "train", "eval", "half", "bfloat16"):
@@ -172,27 +176,27 @@ def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
         return True
     parts = [*ast.walk(node)]
     assigned = [part for part in parts if isinstance(part, ast.Assign) and _makes_module(part.value, modules)]
-    made = {_name_of(part.targets[0]) for part in assigned} - {""}
+    names = {_name_of(part.targets[0]) for part in assigned} - {""}
     returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
-    return any(_makes_module(value, modules) or _name_of(value) in made for value in returned)
+    return any(_makes_module(value, modules) or _name_of(value) in names for value in returned)
 
 
 def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
-    """Return the `__init__` of this class or of a base class in the same file; None if the file has none."""
+    """Return the `__init__` of this class or of a base class in the same file; None without one."""
     body = classes[name].body
-    own = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+    init = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
     bases = [_name_of(base) for base in classes[name].bases if _name_of(base) != name]
-    return own or next((_init_of(classes, base) for base in bases if base in classes), None)
+    return init or next((_init_of(classes, base) for base in bases if base in classes), None)
 
 
 def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
-    """Return the arguments that a call must give, from the `first` on."""
+    """Return the names of the arguments without a default, from the argument number `first` on."""
     if node is None:
         return []
-    given = node.args
-    by_place = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-    by_name = [name.arg for name, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-    return [*by_place[first : len(by_place) - len(given.defaults)], *by_name]
+    args = node.args
+    positional = [argument.arg for argument in (*args.posonlyargs, *args.args)]
+    by_name = [name.arg for name, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
+    return [*positional[first : len(positional) - len(args.defaults)], *by_name]
 
 
 def _works_on_import(tree: ast.Module) -> int | None:
@@ -212,8 +216,8 @@ def parse_input(text: str) -> Input:
         raise _refused(text, "")
     shape, dtype = rest[0], rest[1].removeprefix("torch.")
     if dtype not in DTYPES:
-        meant = naming.slip(dtype, DTYPES)
-        raise _refused(text, f"{dtype!r} is not a dtype" + (f", did you mean {meant}?" if meant else ""))
+        similar = naming.slip(dtype, DTYPES)
+        raise _refused(text, f"{dtype!r} is not a dtype" + (f", did you mean {similar}?" if similar else ""))
     low, high = _range(text, rest[2], dtype) if len(rest) == 3 else (None, None)
     return Input(name, _shape(text, shape), dtype, low, high)
 
@@ -229,7 +233,7 @@ def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
 
 def _shape(text: str, shape: str) -> tuple[int | str, ...]:
     if not shape:
-        return ()  # one number for each sample: labels::int64:0..9
+        return ()  # labels::int64:0..9 has one number for each sample
     if not re.fullmatch(rf"(\d+|{_NAME})(x(\d+|{_NAME}))*", shape, re.ASCII):
         raise _refused(text, f"{shape!r} is not a shape")
     sizes = tuple(int(size) if size.isdigit() else size for size in shape.split("x"))

@@ -1,7 +1,7 @@
 """The table of storages, and the memory that tensors without data would take on their simulated device.
 
-The figures are exact sums of storages, by source line and phase. A storage counts from the time that it is on the
-device until it is freed, in whole blocks of the allocator. Libraries and the allocator's cache do not count.
+The memory is an exact sum of storages, by source line and phase. A storage counts while it is on the device, in whole
+blocks of the allocator. Libraries and the allocator's cache do not count.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ StorageWeakRef: Any = torch_private.need("torch.multiprocessing.reductions.Stora
 _with_weak_ptr = torch_private.need("torch.UntypedStorage._new_with_weak_ptr")
 torch_private.need("torch.UntypedStorage._cdata")
 
-# kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in blocks of this size.
+# `memory_allocated` counts in blocks of this size. Source: kMinBlockSize of torch's CUDACachingAllocator.
 BLOCK_BYTES = 512
 
-# Python may collect a storage's object in a reference cycle (`torch.save` leaves some) while the storage is in use.
-# torch up to 2.9 then revives the object, but weak references to it have already ended.
+# Python may collect the object of a storage that is in use, if the object is in a reference cycle (`torch.save` leaves
+# some). torch up to 2.9 then revives the object, but weak references to the object have already ended.
 _REVIVES = torch.__version__ < (2, 10)
 
 # The place that created a storage, such as a line of a program.
 P = TypeVar("P")
-# A storage's place (None if it is unknown) and phase.
+# The place of a storage (None if unknown) and the phase.
 Key = tuple[P | None, str]
 
 
 @dataclass(slots=True)
 class StorageRow:
-    """One storage: its simulated device, whether it is pinned, and the memory that it holds (bytes, key, step)."""
+    """The simulated device of one storage (`placement`), and the memory that the storage uses (bytes, key, step)."""
 
     end: weakref.finalize[Any, Any]
     placement: Any = None
@@ -47,7 +47,7 @@ class StorageRow:
 
 
 class Storages:
-    """Rows by the storage's address in C++. `sweep` removes the rows of ended storages and calls `freed` for each."""
+    """The rows, by the storage's address in C++. `sweep` removes rows of ended storages and calls `freed` for each."""
 
     def __init__(self) -> None:
         self.rows: dict[int, StorageRow] = {}
@@ -55,7 +55,7 @@ class Storages:
         self.lock = threading.RLock()
         self._ended: list[int] = []
         # References to storages during a garbage collection, because storages may outlive their objects. A collection
-        # of the youngest generation covers only storages created since the previous one.
+        # of the youngest generation concerns only storages that were created after the previous collection.
         self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
         if _REVIVES:
@@ -64,12 +64,11 @@ class Storages:
             weakref.finalize(self, gc.callbacks.remove, watch).atexit = False
 
     def of(self, storage: Any) -> StorageRow | None:
-        """Return the row of a storage, or None."""
         self.sweep()
         return self.rows.get(storage._cdata)
 
     def row(self, storage: Any) -> StorageRow:
-        """Return the row of a storage; a new one if there is none."""
+        """Return the row of a storage, and add a row if there is none."""
         with self.lock:
             row = self.of(storage)
             if row is None:
@@ -90,18 +89,18 @@ class Storages:
         return end
 
     def collecting(self, phase: str, generation: int) -> None:
-        """Keep the rows of revived storages. It runs at the start and the end of a garbage collection."""
+        """Keep the rows of revived storages. Python calls this at the start and the end of a garbage collection."""
         with self.lock:
             if phase == "start":
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
                 self._young.clear()
-                there = [(key, self.rows[key].end.peek()) for key in keys]
-                self._collected = {key: StorageWeakRef(alive[0]) for key, alive in there if alive is not None}
+                pairs = [(key, self.rows[key].end.peek()) for key in keys]
+                self._collected = {key: StorageWeakRef(alive[0]) for key, alive in pairs if alive is not None}
                 return
             collected, self._collected = self._collected, {}
             for key, reference in collected.items():
                 row = self.rows[key]
-                # When Python exits, finalizers end without being called, so the key is then not in `_ended`.
+                # When Python exits, finalizers end without a call, and the key is not in `_ended`.
                 if not row.end.alive and key in self._ended and not reference.expired():
                     self._ended.remove(key)
                     row.end = self._watched(_with_weak_ptr(reference.cdata))
@@ -114,7 +113,7 @@ def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int
 
 @dataclass(frozen=True, slots=True)
 class Moment(Generic[P]):
-    """A moment's memory: the bytes asked for, and the bytes held by each key, largest first."""
+    """The memory at one moment: the requested and the allocated bytes, and the bytes of each key, largest first."""
 
     place: P | None
     phase: str
@@ -126,14 +125,14 @@ class Moment(Generic[P]):
 
 @dataclass(slots=True)
 class Memory(Generic[P]):
-    """The memory of one device, of unknown size by default. `moment` returns the phase and the step."""
+    """The memory of one device. `total_bytes` None means an unknown size. `moment` returns the phase and the step."""
 
     total_bytes: int | None = None
     moment: Callable[[], tuple[str, int]] = lambda: ("forward", 0)
     where: Callable[[], P | None] = lambda: None
     block_bytes: int = BLOCK_BYTES
     storages: Storages = field(default_factory=Storages)
-    # The peaks since the start and since the program reset them.
+    # The peak since the start, and the peak since the program reset it.
     peak: int = 0
     peak_since_reset: int = 0
     peak_at: tuple[P | None, str, int, int] = (None, "forward", 0, 0)
@@ -148,13 +147,12 @@ class Memory(Generic[P]):
 
     @property
     def allocated(self) -> int:
-        """The bytes that are held now."""
         self.storages.sweep()
         return self._allocated
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Ignore storages of this thread inside the block: they are on their way to another device."""
+        """Ignore the storages of this thread inside the block, because they move to another device."""
         before, self._here.paused = getattr(self._here, "paused", False), True
         try:
             yield
@@ -162,7 +160,7 @@ class Memory(Generic[P]):
             self._here.paused = before
 
     def put(self, storage: Any, *, is_held: bool) -> None:
-        """Count a storage on this device. With `is_held` False, stop counting it, because it is elsewhere."""
+        """Count a storage on this device, or stop counting it if `is_held` is False."""
         if not is_held:
             if (known := self.storages.of(storage)) is not None:
                 self._free(known)
@@ -175,7 +173,7 @@ class Memory(Generic[P]):
             row.held = self._take(size)
 
     def lend(self, size: int) -> None:
-        """Count bytes that a kernel allocates and frees before it ends. They appear only in peaks."""
+        """Count the bytes that a kernel allocates and frees before it ends. These bytes appear only in peaks."""
         if size and not getattr(self._here, "paused", False):
             self.storages.sweep()
             self._give_back(self._take(self._blocks(size)))
@@ -202,7 +200,7 @@ class Memory(Generic[P]):
 
     def _give_back(self, held: tuple[int, Key[P], int]) -> None:
         with self.storages.lock:
-            self._settle()  # the first storage that is freed after a peak ends the peak
+            self._settle()  # the first freed storage after a peak ends the peak
             self._allocated -= held[0]
             self._by_key[held[1]] -= held[0]
 

@@ -1,7 +1,7 @@
-"""Build a workload from a TARGET: the module, its inputs, its loss and optimizer, and one step of it.
+"""Build a workload from a TARGET: the module, its inputs, its loss and its optimizer. Run one step of the workload.
 
-The user's code runs here, so this is imported in children only. Its errors while it is found and built become a
-TargetError, except where memory may have run out; a step's errors are raised as they are.
+Only child processes import this module, because the user's code runs in it. An error of the user's code becomes a
+TargetError while the target is imported and built, unless memory may have run out. Errors of a step are not converted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Target, sized
 
-# The learning rate is small, so that the numbers stay finite over a few steps. Its value does not affect memory.
+# The learning rate is small, so that values stay finite over a few steps. The rate does not affect memory.
 LEARNING_RATE = 1e-4
 
 
-def kind(value: Any) -> str:
+def type_text(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
@@ -44,7 +44,7 @@ def kind(value: Any) -> str:
 
 @dataclass(slots=True)
 class Batch:
-    """The input of one step: the model's arguments, and the reference of the user's loss."""
+    """The input of one step: the model's arguments, and the second argument of the user's loss (`reference`)."""
 
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def random_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Return a function that makes random batches of a size (or axis length), by keyword if forward has all names."""
+    """Return a function that makes random batches, with keyword arguments if forward has a parameter for each input."""
     signature = parameters_of(model.forward)
     if not inputs:
         options, takes = proposed(model)
@@ -71,9 +71,9 @@ def random_batches(
     if recipe.axis is not None and not any(recipe.axis in given.shape for given in inputs):
         fix = f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}"
         raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
-    named = all(
-        signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY if given.name in signature else open_ended
+    is_open = any(p.kind is p.VAR_KEYWORD for p in signature.values())
+    is_named = all(
+        signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY if given.name in signature else is_open
         for given in inputs
     )
 
@@ -82,12 +82,12 @@ def random_batches(
         tensors = {
             given.name: random_tensor(sized(given, recipe.axis, size), batch_size, device, dtype) for given in inputs
         }
-        return Batch(keywords=tensors) if named else Batch(arguments=tuple(tensors.values()))
+        return Batch(keywords=tensors) if is_named else Batch(arguments=tuple(tensors.values()))
 
     return make
 
 
-# The shape and the dtype of a first layer's sample. Lengths and sizes that a layer leaves free have usual values.
+# The shape and the dtype of a sample, for each class of first layer. Lengths that a layer leaves open are usual ones.
 _FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
     (nn.Linear, lambda layer: f"{layer.in_features}:float32"),
     (nn.Embedding, lambda layer: f"128:int64:0..{layer.num_embeddings - 1}"),
@@ -102,15 +102,15 @@ _INDEX = re.compile(r"(^|_)(ids?|idx|tokens?|indices)$")
 
 
 def proposed(model: nn.Module) -> tuple[str, str]:
-    """Return the options `--input` of a model, with a shape guessed from the first layer, and their origin in words."""
+    """Propose the options `--input` for a model, with a shape guessed from its first layer. Also return the reasons."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
-    required = [parameter.name for parameter in given if parameter.default is inspect.Parameter.empty]
-    names = required or [parameter.name for parameter in given[:1]]
+    parameters = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
+    required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+    names = required or [parameter.name for parameter in parameters[:1]]
     if not names:
         return f"--input {INPUT_GRAMMAR}", ""
     takes, is_index = f"its forward takes {', '.join(names)}", _INDEX.search(names[0]) is not None
-    layers = ((layer, shape) for layer in model.modules() for kind, shape in _FIRST if isinstance(layer, kind))
+    layers = ((layer, shape) for layer in model.modules() for cls, shape in _FIRST if isinstance(layer, cls))
     first = next((row for row in layers if isinstance(row[0], nn.Embedding) or not is_index), None)
     shapes = [f"SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names]
     if first is not None:
@@ -120,22 +120,22 @@ def proposed(model: nn.Module) -> tuple[str, str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters; none for compiled code without a signature, such as a traced module's."""
+    """Return the parameters of a function. Compiled code, as in a traced module, has no signature and no parameters."""
     with contextlib.suppress(ValueError):
         return inspect.signature(function).parameters
     return {}
 
 
 def random_tensor(given: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
-    """Return a batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless given)."""
+    """Return a batch of random values: normal floats, or uniform floats in a range; integers in a range, or 0 and 1."""
     shape = (size, *(int(length) for length in given.shape))
     if given.dtype == "bool" or given.dtype in INTEGRAL:
         low, high = (0, 1) if given.low is None or given.high is None else (int(given.low), int(given.high))
         return torch.randint(low, high + 1, shape, dtype=getattr(torch, given.dtype), device=device)
-    kind = getattr(torch, dtype or given.dtype)
+    floating = getattr(torch, dtype or given.dtype)
     if given.low is None or given.high is None:
-        return torch.randn(shape, dtype=kind, device=device)
-    return torch.empty(shape, dtype=kind, device=device).uniform_(given.low, given.high)
+        return torch.randn(shape, dtype=floating, device=device)
+    return torch.empty(shape, dtype=floating, device=device).uniform_(given.low, given.high)
 
 
 def own_batches(
@@ -146,18 +146,18 @@ def own_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Return a function that calls the user's `make_batch(batch_size)`; the axis, if any, is passed by keyword."""
+    """Return a function that calls the user's `make_batch(batch_size)`; the length of an axis is passed by keyword."""
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
     parameters = parameters_of(make)
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if recipe.axis is not None and recipe.axis not in parameters and not open_ended:
+    is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if recipe.axis is not None and recipe.axis not in parameters and not is_open:
         raise TargetError(
             f"make_batch of {target.text} takes no {recipe.axis}",
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
             f"give it a parameter {recipe.axis}",
         )
-    # The numbers of elements in the batches of each size. Two sizes with equal numbers are an error.
+    # Each size maps to the numbers of elements in its batches. Two sizes with the same numbers are an error.
     counts: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
@@ -183,7 +183,7 @@ def own_batches(
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a nest of mappings, tuples and lists."""
+    """Yield the tensors in nested mappings, tuples and lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
@@ -192,7 +192,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
-    """Return a copy of the nest on the device, with its floating-point tensors cast. Lists become tuples."""
+    """Return nested containers with their tensors moved to the device and cast to `dtype`. Lists become tuples."""
     if isinstance(value, Tensor):
         cast = getattr(torch, dtype) if dtype is not None and value.is_floating_point() else None
         return value.to(device=device, dtype=cast)
@@ -204,29 +204,28 @@ def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
 
 
 def find_loss(output: Any) -> tuple[Tensor, str]:
-    """Return the loss of a model's output, and its name.
+    """Return the loss of a model's output, and the loss's name. Raises TargetError.
 
-    A loss that the model returns comes first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a
-    dictionary that has only losses. The fallback is cross-entropy against random classes if a floating-point output has
-    an axis of several classes (the second; of three axes the last), else the mean square.
+    A loss that the model returns takes precedence: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of
+    a dictionary that has only losses. Otherwise, the loss is the cross-entropy against random classes if the output has
+    an axis of several classes: the last axis of three, else the second. The last resort is the mean square.
     """
-    if (own := _returned_loss(output)) is not None:
-        return own, "the model's own"
+    if (returned := _returned_loss(output)) is not None:
+        return returned, "the model's own"
     if isinstance(output, Mapping) and output and all(map(_is_loss, output.values())):
         # Detection models return such a dictionary in training.
         return torch.stack([value.float() for value in output.values()]).sum(), "the sum of the model's own losses"
     tensor = _floating(output)
     if tensor is None:
         raise TargetError(
-            f"no loss can be computed from the model's output ({kind(output)})",
+            f"no loss can be computed from the model's output ({type_text(output)})",
             "it holds no floating-point tensor",
             "return the loss from the model, or add --mode infer",
         )
     if tensor.ndim == 3:
         tensor = tensor.flatten(0, 1)
     if tensor.ndim >= 2 and tensor.shape[1] > 1 and not tensor.is_complex():
-        shape = (tensor.shape[0], *tensor.shape[2:])
-        classes = torch.randint(0, tensor.shape[1], shape, device=tensor.device)
+        classes = torch.randint(0, tensor.shape[1], (tensor.shape[0], *tensor.shape[2:]), device=tensor.device)
         return F.cross_entropy(tensor, classes), "cross-entropy against random classes"
     return tensor.abs().square().mean(), "mean square of the output"
 
@@ -254,8 +253,8 @@ def _floating(output: Any) -> Tensor | None:
     elif isinstance(output, (tuple, list)):
         values = list(output)
     else:
-        fields = getattr(output, "__dict__", {})  # a data class's, among others
-        values = [getattr(output, name, None) for name in ("logits", "last_hidden_state", *fields)]
+        attributes = getattr(output, "__dict__", {})
+        values = [getattr(output, name, None) for name in ("logits", "last_hidden_state", *attributes)]
     return next((tensor for value in values if value is not None and (tensor := _floating(value)) is not None), None)
 
 
@@ -274,26 +273,26 @@ SGD = Optimizer(
 
 
 def by_name(name: str) -> Optimizer:
-    """Return the optimizer of a name: `sgd` with momentum, or any of torch.optim, ignoring case. Raises UsageError."""
+    """Return `sgd` with momentum, or the optimizer of torch.optim with this name in any case. Raises UsageError."""
     wanted = name.lower().removeprefix("torch.optim.")
     if wanted == "sgd":
         return SGD
     base = torch.optim.Optimizer
-    every: dict[str, Any] = {
+    classes: dict[str, Any] = {
         key.lower(): value
         for key, value in vars(torch.optim).items()
         if inspect.isclass(value) and issubclass(value, base) and value is not base
     }
-    if wanted not in every:
-        raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
-    chosen = every[wanted]
+    if wanted not in classes:
+        raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(classes)))
+    chosen = classes[wanted]
     if inspect.signature(chosen.step).parameters["closure"].default is inspect.Parameter.empty:
         raise UsageError(f"--optimizer {name} steps only with a closure", "", "use adamw or one without a closure")
     return Optimizer(lambda parameters: chosen(parameters, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
 def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
-    """Return the optimizer that trains the model, and its name: the user's `given` one or factory, else by name."""
+    """Return the optimizer and its text. `given` is the user's optimizer or factory; if None, `name` decides."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise TargetError(f"{target.text} has no parameter to train", "", "add --mode infer")
@@ -307,10 +306,10 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
             ) from error
     made = given if isinstance(given, torch.optim.Optimizer) or not callable(given) else given(parameters)
     if not isinstance(made, torch.optim.Optimizer):
-        what = "returned" if callable(given) else "is"
-        raise TargetError(f"the optimizer of {target.text} {what} {kind(made)}", "", "return a torch optimizer")
-    own = {id(p) for p in parameters}
-    if not any(id(p) in own for group in made.param_groups for p in group["params"]):
+        verb = "returned" if callable(given) else "is"
+        raise TargetError(f"the optimizer of {target.text} {verb} {type_text(made)}", "", "return a torch optimizer")
+    trained = {id(p) for p in parameters}
+    if not any(id(p) in trained for group in made.param_groups for p in group["params"]):
         raise TargetError(
             f"the optimizer of {target.text} holds none of its model's parameters",
             "its state would not be counted",
@@ -319,9 +318,9 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
     return made, f"{type(made).__name__} of the target"
 
 
-# Devices that torch.amp.GradScaler knows.
+# torch.amp.GradScaler supports these devices.
 SCALED = ("cuda", "xpu", "cpu")
-# Torch creates the folder that this variable names when its compiler is imported.
+# This variable names the cache folder of torch's compiler. Importing the compiler creates the folder.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 Mode = Literal["train", "infer"]
@@ -329,7 +328,7 @@ Mode = Literal["train", "infer"]
 
 @dataclass(slots=True)
 class Workload:
-    """A model on a device with all that one step needs. `loss` is the user's; None means that one is chosen."""
+    """A model on a device, and everything that a step needs. If the user has no `loss`, `find_loss` chooses one."""
 
     model: nn.Module
     make_batch: Callable[[int], Batch]
@@ -345,12 +344,12 @@ class Workload:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of parameters and buffers; tied ones count once."""
+        """The bytes of parameters and buffers. Tied parameters count once."""
         return sum(map(_tensor_bytes, {*self.model.parameters(), *self.model.buffers()}))
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that do not depend on the batch: parameters, buffers, and in training gradients and optimizer state."""
+        """The bytes that do not depend on the batch: parameters, buffers, and in training gradients and optimizer."""
         if self.optimizer is None:
             return self.parameter_bytes
         trained = sum(_tensor_bytes(p) for p in self.model.parameters() if p.requires_grad)
@@ -358,21 +357,21 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients that exist now."""
+        """The bytes of the current gradients."""
         return sum(_tensor_bytes(p.grad) for p in self.model.parameters() if p.grad is not None)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of the optimizer's tensors on the device now. A tensor that several entries share counts once."""
+        """The bytes of the optimizer's tensors on the device. A tensor that several entries share counts once."""
         entries = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = {value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
         return sum(_tensor_bytes(tensor) for tensor in tensors if tensor.device.type == self.device.type)
 
     @property
     def smallest_batch(self) -> int:
-        """1, or 2 if batch normalisation in training may refuse a single sample."""
-        kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-        return 2 if self.mode == "train" and any(isinstance(m, kinds) for m in self.model.modules()) else 1
+        """The smallest batch size: 2 if batch normalisation in training may refuse a single sample, else 1."""
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+        return 2 if self.mode == "train" and any(isinstance(m, norms) for m in self.model.modules()) else 1
 
 
 def _tensor_bytes(tensor: Tensor) -> int:
@@ -393,12 +392,13 @@ def load(
     recipe: StepRecipe | None = None,
     factory: Callable[[], Any] | None = None,
 ) -> Workload:
-    """Find the target unless its `factory` is known, build it on `device` and put its parts together.
+    """Build the target on `device` and return its workload. A `factory` replaces the search for the target.
 
-    The target returns a module, or an object with `model` and any of: `make_batch(batch_size)`, which returns the
-    model's inputs (a tuple by position, a dictionary by name), or `(inputs, target)` where there is a loss;
-    `loss(output, target)`, which returns a scalar; and `optimizer`, one of torch's or a function of the parameters
-    that makes one. A module may bring `make_batch` too.
+    The target returns a module, which may have `make_batch`, or an object with `model` and any of these attributes:
+    - `make_batch(batch_size)` returns the model's inputs (a tuple by position, a dictionary by name). With a loss, it
+      returns `(inputs, target)`.
+    - `loss(output, target)` returns a scalar.
+    - `optimizer` is an optimizer of torch, or a function from the parameters to an optimizer.
 
     `dtype` casts the model and its floating-point inputs. Raises TargetError, UsageError for a recipe that the model
     does not support, and torch's errors if memory runs out.
@@ -425,7 +425,7 @@ class BuiltTarget:
 
 
 def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] | None = None) -> BuiltTarget:
-    """Find the target and build it on the device that its own code chooses. Raises TargetError as `load` does."""
+    """Import the target and build it on the device that the user's code chooses. Raises TargetError."""
     whole: Any
     if target.built_in is not None:
         built_in = MODELS[target.built_in]
@@ -434,17 +434,12 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
         whole = call(factory or find(target), target)
     model = whole if isinstance(whole, nn.Module) else getattr(whole, "model", None)
     if not isinstance(model, nn.Module):
-        raise TargetError(
-            f"the target {target.text} returned {kind(whole)}, not a torch.nn.Module",
-            "",
-            "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
-        )
+        title = f"the target {target.text} returned {type_text(whole)}, not a torch.nn.Module"
+        fix = "return the module, or an object with model, make_batch(batch_size), loss and optimizer"
+        raise TargetError(title, "", fix)
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise TargetError(
-            f"layers of {target.text} do not know their sizes yet",
-            "lazy layers have weights once they have run",
-            "run the model once in the factory, or give the sizes",
-        )
+        why, fix = "lazy layers have weights once they have run", "run the model once in the factory, or give the sizes"
+        raise TargetError(f"layers of {target.text} do not know their sizes yet", why, fix)
     return BuiltTarget(whole, model, inputs)
 
 
@@ -458,16 +453,18 @@ def equip(
     device: torch.device,
     recipe: StepRecipe,
 ) -> Workload:
-    """Return the workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
+    """Return the workload of a model that is on its device. Raises TargetError and UsageError."""
     model, inputs, whole = built.model, built.inputs, built.whole
     model.train(mode == "train")
-    # A module may use the names `loss` and `optimizer` for anything.
-    own = None if isinstance(whole, nn.Module) else whole
-    loss = getattr(own, "loss", None)
+    # In a module, the names `loss` and `optimizer` may mean anything.
+    user_object = None if isinstance(whole, nn.Module) else whole
+    loss = getattr(user_object, "loss", None)
     if loss is not None and not callable(loss):
-        raise TargetError(f"the loss of {target.text} is {kind(loss)}", "", "make it a function of output and target")
+        raise TargetError(
+            f"the loss of {target.text} is {type_text(loss)}", "", "make it a function of output and target"
+        )
     if isinstance(loss, nn.Module):
-        # It may hold class weights.
+        # A loss module may have class weights.
         loss = loss.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
     make = getattr(whole, "make_batch", None)
     make_batch = (
@@ -475,10 +472,10 @@ def equip(
         if make is None
         else own_batches(make, loss is not None, target, device, dtype, recipe)
     )
-    given = getattr(own, "optimizer", None)
+    given = getattr(user_object, "optimizer", None)
     chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
     is_scaled = chosen is not None and recipe.amp == "float16" and device.type in SCALED
-    # The scale is 1: its value does not affect memory, and random data need no other.
+    # The scale does not affect memory, and random data needs no scale but 1.
     scaling = torch.amp.GradScaler(device.type, init_scale=1.0) if is_scaled else None
     return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, target.text)
 
@@ -495,31 +492,29 @@ def step(
     update: bool = True,
     kept: list[Any] | None = None,
 ) -> None:
-    """Run one step as in a training loop, without the optimizer if `update` is False. `kept` holds the last output."""
-    recipe = workload.recipe
+    """Run one step as in a training loop, without the optimizer if `update` is False. `kept` receives the output."""
+    amp, scaler = workload.recipe.amp, workload.scaler
     kept = [] if kept is None else kept
     if workload.optimizer is None:
-        with torch.inference_mode(), autocast(recipe.amp, workload.device):
+        with torch.inference_mode(), autocast(amp, workload.device):
             kept[:] = [forward(workload, batch)]
         return
     workload.optimizer.zero_grad(set_to_none=True)
-    with autocast(recipe.amp, workload.device):
+    with autocast(amp, workload.device):
         output = forward(workload, batch)
         kept[:] = [output]
         loss = _loss(workload, output, batch)
-    if workload.scaler is None:
-        loss.backward()
-    else:
-        workload.scaler.scale(loss).backward()
+    (loss if scaler is None else scaler.scale(loss)).backward()
     after_backward()
     if not update:
         return
-    if workload.scaler is not None:
-        # A scaler skips a step whose gradients are not finite, and the optimizer's state would then not be counted.
-        workload.scaler.unscale_(workload.optimizer)
+    if scaler is None:
+        workload.optimizer.step()
+        return
+    # `scaler.step` would skip the optimizer if a gradient is not finite, and the optimizer's state would not count.
+    scaler.unscale_(workload.optimizer)
     workload.optimizer.step()
-    if workload.scaler is not None:
-        workload.scaler.update()
+    scaler.update()
 
 
 def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
@@ -537,7 +532,7 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
 
 
 def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return the region in which operations run in the dtype of `amp`."""
+    """Return a context in which operations run in the dtype `amp`. None means no autocast."""
     if amp is None or device.type == "meta":
         return contextlib.nullcontext()
     region: contextlib.AbstractContextManager[object] = torch.autocast(device.type, dtype=getattr(torch, amp))
@@ -545,20 +540,20 @@ def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContex
 
 
 def import_compiler(*, is_ours: bool = True) -> None:
-    """Import torch's compiler before the first optimizer does (torch 2.13), without creating its cache folder.
+    """Import torch's compiler without creating its cache folder, before torch 2.13 imports it in the first optimizer.
 
     A killed process would leave the folder behind. `is_ours` is False in the process of the user's program.
     """
     if "torch._dynamo" in sys.modules:
         return
-    is_own = CACHE not in os.environ
-    if is_own:
-        os.environ[CACHE] = tempfile.gettempdir()  # an existing folder
+    is_unset = CACHE not in os.environ
+    if is_unset:
+        os.environ[CACHE] = tempfile.gettempdir()  # this folder exists
     try:
         with device_lifetime.loading(is_ours=is_ours):
             importlib.import_module("torch._dynamo")
     finally:
-        if is_own:
+        if is_unset:
             os.environ.pop(CACHE, None)
 
 
@@ -566,20 +561,19 @@ def import_compiler(*, is_ours: bool = True) -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """Return the target's factory. Raises TargetError if it is missing, raises on import or cannot be called."""
+    """Return the target's factory. Raises TargetError if the target is missing, fails on import or is not callable."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
-    except ModuleNotFoundError as error:
-        if target.module is not None and error.name in (target.module, target.module.split(".")[0]):
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
+        names = () if target.module is None else (target.module, target.module.split(".")[0])
+        if isinstance(error, ModuleNotFoundError) and error.name in names:
             raise TargetError(
                 f"the target's module {target.module} does not exist",
                 "it is neither installed nor in the current folder",
                 "give its file as path/to/file.py:factory",
                 trace=traceback.format_exc(),
             ) from error
-        raise _on_import(target, error) from error
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise _on_import(target, error) from error
     factory: Any = module
     for name in (target.attribute or "").split("."):
@@ -589,8 +583,8 @@ def find(target: Target) -> Callable[[], Any]:
             raise TargetError(f"{target.file or target.module} has no {target.attribute}", hint)
         factory = getattr(factory, name)
     if not callable(factory):
-        what, fix = f"the target {target.text} is not callable", "name a function that returns a module"
-        raise TargetError(what, f"it is {kind(factory)}", fix)
+        title, fix = f"the target {target.text} is not callable", "name a function that returns a module"
+        raise TargetError(title, f"it is {type_text(factory)}", fix)
     return factory  # type: ignore[no-any-return]
 
 
@@ -601,29 +595,28 @@ def _import_file(file: str) -> Any:
     if spec is None or spec.loader is None:
         raise TargetError(f"the target's file {file} is not a Python file", "", "its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # The module is known by its name while it runs, as dataclasses and pickling in it expect.
+    # Dataclasses and pickle look the module up by its name while it runs.
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
 
 def call(factory: Callable[[], Any], target: Target) -> Any:
-    """Return the factory's result. A factory that is itself a module is returned as it is. Raises TargetError."""
+    """Return the factory's result; if the factory is a module, return the module. Raises TargetError."""
     if isinstance(factory, nn.Module):
         return factory
     try:
         return factory()
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
         if isinstance(error, (MemoryError, RuntimeError)):
-            raise  # the cause may be memory, which the caller decides
+            raise  # the caller decides whether memory ran out
         raise raised(f"the target {target.text}", error) from error
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """Return the error of importing the target, with its line: a script may run its whole program when imported."""
+    """Return the error of an import, with the line of the target's file. An import may run a script's whole program."""
     failure = raised(f"importing the target {target.text}", error)
-    module = getattr(sys.modules.get(target.module or ""), "__file__", None)
-    file = str(target.file if target.file is not None else module or "")
+    file = target.file or str(getattr(sys.modules.get(target.module or ""), "__file__", None) or "")
     trace = traceback.walk_tb(error.__traceback__) if file else ()
     lines = [line for frame, line in trace if Path(frame.f_code.co_filename).resolve() == Path(file).resolve()]
     if lines:
@@ -637,9 +630,9 @@ def raised(what: str, error: BaseException) -> TargetError:
     """Return the TargetError for an `error` that `what` raised."""
     if isinstance(error, TargetError):
         return error
-    said = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     return TargetError(
-        f"{what} raised {type(error).__qualname__}" + (f": {said}" if said else ""),
+        f"{what} raised {type(error).__qualname__}" + (f": {text}" if text else ""),
         "",
         "see the traceback with --debug",
         trace="".join(traceback.format_exception(error)),

@@ -1,4 +1,4 @@
-"""`bench bandwidth` and its options: how fast a device reads and writes its own memory, or a CPU the host's."""
+"""The options of `bench bandwidth`, which measures how fast a device reads and writes its memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpucheck import options, units
 from gpucheck.bench.benchmarks import sizes
 
 ITEM = 4  # float32
-# Elements of an array's row. One block of a GPU sums a row, so `read` needs no second pass and no temporaries.
+# The elements of a row. One block of a GPU sums a row, so `read` needs no second pass and no temporary memory.
 ROW = 16384
 GRAIN = ROW * ITEM
 # The three arrays take at most this share of the host's free memory, so that the machine keeps working.
@@ -17,7 +17,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BandwidthOptions:
-    """The user's options. `host_share` is the share of the host's free memory that the three arrays may take."""
+    """The user's options. The three arrays may take `host_share` of the host's free memory."""
 
     sizes: tuple[int, ...] = sizes(
         "Size of each of the three arrays. Repeatable.",

@@ -1,4 +1,4 @@
-"""Judge measured reads and writes: correctness, rate, and share of the memory's peak. Pure."""
+"""Judge reads and writes of memory: correctness, rate, and share of the peak. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from gpucheck.report.results.bench import Headline
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Return one device's findings: correctness, rate, and share of the memory's peak."""
     measurements = device.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
@@ -25,14 +24,13 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
-    """Return each operation's best rate in bytes per second. Only rows with a cold cache show the memory's rate."""
+    """Return the best rate of each operation in bytes per second. Rows with a warm cache do not count."""
     cold = [row for row in measurements if row.rate is not None and row.method.cache == "cold"]
     fastest = judging.best(cold, "bandwidth", "operation", judging.rate)
     return {operation: judging.rate(row) for operation, row in fastest.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the row with the largest arrays of each operation."""
     return judging.best(measurements, "bandwidth", "operation", size)
 
 
@@ -50,15 +48,10 @@ def label(row: Measurement) -> str:
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every run of every row is right. One wrong run is enough to fail."""
+    details = [(f"in {label(row)}", run["details"]) for row in measurements for run in runs.each_run(row)]
     comparisons = [
-        # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
-        judging.RunComparisons(
-            f"in {label(row)}",
-            run["details"].get("verified_slices", 0),
-            run["details"].get("wrong_elements", 0) + run["details"].get("unsteady_comparisons", 0),
-        )
-        for row in measurements
-        for run in runs.each_run(row)
+        judging.RunComparisons(where, run.get("verified_slices", 0), run.get("wrong_elements", 0))
+        for where, run in details
     ]
     title, what, sound = "a result is wrong", "elements", "all results verified"
     return judging.verification("bandwidth.result", comparisons, title, what=what, sound_title=sound)
@@ -76,7 +69,7 @@ NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
 
 def memory_ceiling(part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
-    """Return the memory's peak rate, under `memory`; empty for a CPU."""
+    """Return the peak rate under the key `memory`; empty for a CPU."""
     if part is None:
         return {}
     if isinstance(part, Unknown):
@@ -86,7 +79,7 @@ def memory_ceiling(part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
 
 
 def share_of_memory(rates: dict[str, float], part: GpuPeaks | Unknown | None) -> list[Finding]:
-    """Return the finding for the rates as shares of the memory's peak; none for a CPU or without a rate."""
+    """Compare the rates with the memory's peak. There is no finding for a CPU or without a rate."""
     ceiling = memory_ceiling(part).get("memory")
     if ceiling is None or not rates:
         return []

@@ -1,7 +1,7 @@
 """The command `bench bandwidth`: four verified operations on preallocated float32 arrays.
 
-Operations rotate over slices that are no longer in the cache. The arrays hold small whole numbers, whose float32 sums
-are exact in any order, and the sums of 128 neighbouring rows all differ.
+Operations rotate over slices that are no longer in the cache. The arrays contain small integers, whose float32 sums are
+exact in any order. The sums of 128 neighbouring rows all differ.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
 
 Operation = Literal["read", "write", "copy", "triad"]
-# The numbers of arrays that each operation reads and writes; `read` also writes a sum for each row.
+# The numbers of arrays that each operation reads and writes. `read` also writes a sum for each row.
 ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}
-# Views are created beforehand, because slicing would add to a call's time.
+# The views are created before the calls, because slicing would add to the time of a call.
 MOST_SLICES = 16384
-# Multiplying by two is exact. POISON is negative, and no result is.
+# Multiplying by two is exact. No result is negative, so POISON differs from all results.
 SCALAR, WRITTEN, POISON = 2.0, 500.0, -1.0
-# The right result of each operation, from rows of `a` and `b`.
+# The right result of each operation on rows of `a` and `b`.
 RESULTS: dict[Operation, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "read": lambda a, b: a.to(torch.float64).sum(dim=1).to(torch.float32),
     "write": lambda a, b: torch.full_like(a, WRITTEN),
@@ -49,28 +49,29 @@ PERIOD = 128
 
 # A cold operation rotates over this multiple of the last-level cache.
 COLD_FACTOR = 4
-# HIP does not report it. An MI300X reads it at 17.2 TB/s, and its memory at 5.3 TB/s (CDNA 3 white paper).
+# HIP does not report the last-level cache. An MI300X reads the cache at 17.2 TB/s, and memory at 5.3 TB/s. Source: CDNA
+# 3 white paper.
 AMD_CACHE_BYTES = 256 * MIB
-# A virtual machine may report the cache of its whole host; arrays for cold operations do not exceed this size.
+# Arrays for cold operations do not exceed this size. A virtual machine may report the cache of its whole host.
 MOST_COLD_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayMemory:
-    """The largest array that fits, and the cache that arrays must exceed, in bytes."""
+    """The largest array that fits into memory, and the cache that arrays must exceed, in bytes."""
 
     array: int
     cache: int
 
     @property
     def cold(self) -> int:
-        """Return the bytes that operations rotate over, in whole rows."""
+        """The bytes that cold operations rotate over, in whole rows."""
         return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Three arrays of rows, a sum for each row of `a`, and one period of `a` and `b`, also as the host computes it."""
+    """Three arrays of rows, a sum for each row of `a`, and one period of `a` and `b`, on the device and on the host."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -98,21 +99,14 @@ def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return (column % 128 + row).to(torch.float32), ((column // 128 + row) % 128 + 1).to(torch.float32)
 
 
-def bytes_moved(operation: Operation, size: int) -> int:
-    """Return the bytes that one call reads and writes."""
-    reads, writes = ARRAYS[operation]
-    return (reads + writes) * size + (size // ROW if operation == "read" else 0)
-
-
 @dataclass(slots=True)
 class RepeatedOperation:
-    """One operation on slices of `size` bytes, which cover `span` bytes of each array. Each call uses the next one."""
+    """One operation on slices of `size` bytes that cover `span` bytes of each array. Each call uses the next slice."""
 
     operation: Operation
     arrays: Arrays
     size: int
     span: int
-    # The number of slices.
     count: int = field(init=False)
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
@@ -122,7 +116,7 @@ class RepeatedOperation:
     def __post_init__(self) -> None:
         self.count = min(max(1, -(-self.span // self.size)), self.arrays.a.nbytes // self.size, MOST_SLICES)
         rows = self.size // GRAIN
-        self._calls = [self._on(place * rows, (place + 1) * rows) for place in range(self.count)]
+        self._calls = [self._on(index * rows, (index + 1) * rows) for index in range(self.count)]
 
     def _on(self, start: int, stop: int) -> Callable[[], object]:
         a, b, c = (array[start:stop] for array in (self.arrays.a, self.arrays.b, self.arrays.c))
@@ -144,43 +138,40 @@ class RepeatedOperation:
         return self._on(0, 0)
 
     def prepare(self, sample: int, calls: int) -> None:
-        """Overwrite the destination before the warm-up, and again before the first window."""
+        """Poison the destination before the warm-up, and again before the first window."""
         if self._prepared < 2:
             self._prepared += 1
             self._cursor = 0
             flat = self._flat(0, self.count * self.size // GRAIN).fill_(POISON)
-            # The destination could still hold the correct result of an earlier call if it was not poisoned.
-            self._poison_missing |= not reference.sample_is(
-                flat, lambda start, stop: torch.full((stop - start,), POISON)
-            )
+            # Without the poison, the destination could still have the right result of an earlier call.
+            is_poisoned = reference.sample_is(flat, lambda start, stop: torch.full((stop - start,), POISON))
+            self._poison_missing |= not is_poisoned
 
     def finish(self) -> tuple[int, int]:
-        """Return the number of compared slices and of wrong elements, until the first mismatch.
-
-        No slice counts if the poison could not be verified.
-        """
+        """Return the number of slices compared until the first mismatch, and of wrong elements."""
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
             copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
             if copies is not None:
-                # A comparison is unreliable if a second one finds no difference. It counts as one wrong element.
+                # If the second comparison finds no difference, the first was unreliable. This is one wrong element.
                 return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
+        # If the poison was not verified, the comparison proves nothing.
         return 0 if self._poison_missing else written, 0
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _expected(self, rows: int) -> tuple[torch.Tensor, reference.ExpectedElements]:
-        """Return the correct results of the first rows on the device, and a function that computes them on the host."""
-        there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
+        """Return the right results of the first rows on the device, and a function that computes them on the host."""
+        device, host = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
         if self.operation != "read":
-            there, here = ([half.view(-1) for half in halves] for halves in (there, here))
+            device, host = ([half.view(-1) for half in halves] for halves in (device, host))
         result = RESULTS[self.operation]
-        return result(*there), lambda begin, end: result(*(half[begin:end] for half in here))
+        return result(*device), lambda begin, end: result(*(half[begin:end] for half in host))
 
 
-# The warm-up's share of a row's time. Clocks settle within about a second under load.
+# The warm-up takes this share of a row's time. Clocks settle within about a second under load.
 WARM_UP_SHARE = 0.25
 
 
@@ -190,6 +181,7 @@ def measure(
     accel.reset_peak()
     repeated = RepeatedOperation(operation, arrays, size, room.cold)
     rotation = repeated.count * size
+    bytes_moved = sum(ARRAYS[operation]) * size + (size // ROW if operation == "read" else 0)
 
     def verify() -> dict[str, Any]:
         accel.synchronize()
@@ -205,18 +197,18 @@ def measure(
         timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE),
         threads=torch.get_num_threads() if accel.is_cpu else 1,
         case={"operation": operation, "size_bytes": size},
-        work=("bytes", float(bytes_moved(operation, size)), "B/s"),
+        work=("bytes", float(bytes_moved), "B/s"),
         cache="cold" if rotation >= COLD_FACTOR * room.cache else "warm",
         verify=verify,
     )
 
 
-# The size of one array. An H200 copies 1 GiB in half a millisecond; a laptop's memory copies 256 MiB in 20 ms.
+# The sizes of one array. An H200 copies 1 GiB in half a millisecond. A laptop's CPU copies 256 MiB in 20 ms.
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
 
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> ArrayMemory:
-    """Return the memory for arrays, and the cache that they must exceed."""
+    """Return the memory for arrays, and the cache that the arrays must exceed."""
     cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     if torch.version.hip and accel.kind == "cuda" and not accel.integrated:
         cache = max(cache or 0, AMD_CACHE_BYTES)
@@ -228,7 +220,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> ArrayMemory:
 
 
 def sizes_for(options: BandwidthOptions, accel: Accel, room: ArrayMemory) -> tuple[int, ...]:
-    """Return the sizes to measure. Raises UsageError if a requested size does not fit, and CannotLook if none does."""
+    """Return the sizes to measure. Raises UsageError if a requested size does not fit, CannotLook if no size fits."""
     if room.array < GRAIN:
         raise too_little("to measure", f"three arrays may use {units.capacity(3 * room.array)}", "bandwidth.memory")
     if options.sizes and options.sizes[-1] > room.array:
@@ -254,7 +246,7 @@ def _rows(options: BandwidthOptions, emit: Emit, accel: Accel, deadline: float) 
     operations = tuple(ARRAYS)
     total = len(sizes) * len(operations)
     emit(Progress("allocating", 0, total))
-    # Arrays hold the largest size, and enough slices to keep small sizes cold if memory allows.
+    # An array has room for the largest size and, if memory allows, for enough slices to keep small sizes cold.
     capacity = min(max(-(-max(size, room.cold) // size) * size for size in sizes), room.array)
     with no_room(accel, f"not enough memory for three arrays of {units.capacity(capacity)}", "bandwidth.memory"):
         arrays = allocate(capacity, accel.device)

@@ -1,4 +1,4 @@
-"""`bench collective`: how fast devices exchange data, in one machine or in many. The collectives, and the options."""
+"""The collectives and the options of `bench collective`, which measures how fast devices exchange data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpucheck.options import TIME, option
 ITEM = 4  # bytes of a float32
 # No machine has more GPUs, so a larger number is a typing error.
 MOST_RANKS = 128
-# A hung collective never ends. A collective of 16 GiB over PCIe takes seconds, and so does connecting many ranks.
+# A collective of 16 GiB over PCIe takes seconds, and so does connecting many ranks. A hung collective never ends.
 LIMIT_S = 30.0
 BUDGET_S, CPU_BUDGET_S = 120.0, 30.0
 DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
@@ -20,9 +20,9 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOp:
-    """A collective. `factor` converts algbw into busbw for a number of ranks, as nccl-tests defines them.
+    """A collective. `factor` converts algbw into busbw for a number of ranks, as in nccl-tests.
 
-    `parts` means that each rank has one part of the array. A size is that of the whole array, all parts together.
+    `parts` means that each rank has one part of the array. The size of a row is that of the whole array.
     """
 
     title: str

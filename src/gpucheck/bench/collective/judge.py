@@ -1,4 +1,4 @@
-"""Judge collectives: correctness of the data, rate, share of the expected rate, and failed ranks. Pure."""
+"""Judge collectives: correctness of the data, rate, share of the expected rate, and failures of ranks. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpucheck.report.results.bench import Headline
 
 @dataclass(frozen=True, slots=True)
 class RankOutcome:
-    """A rank's outcome: the last `line` of its answer, or `why` it failed, at which `step`, and `how` it ended."""
+    """The last `line` of a rank's answer; or `why` the rank failed, at which `step`, and `how` its process ended."""
 
     rank: int
     line: Message | None = None
@@ -33,29 +33,29 @@ class RankOutcome:
     how: str = ""
 
 
-# The steps of a rank, in the order in which it reaches them.
+# The steps of a rank, in order.
 STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
-# Backends use these words in the error for a collective that they do not have.
+# A backend's error has one of these texts if the backend does not have the collective.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 
 
 def failed(what: str, answers: Sequence[RankOutcome], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
-    """Return the finding for a collective (or the start) that some ranks did not finish. It names the ranks at fault.
+    """Return the finding for a collective (or the start) that some ranks did not finish, with the ranks at fault.
 
-    Ranks whose process ended are blamed first, then stopped ones, then ranks with an error, then ranks that never
+    Ranks whose process ended are blamed first, then stopped ranks, then ranks with an error, then ranks that never
     entered the collective. On a CPU, the verdict is inconclusive, because the hardware is not at fault.
     """
-    bad = [answer for answer in answers if answer.line is None]
+    failures = [answer for answer in answers if answer.line is None]
     on_cpu = kind == "cpu"
     blame: Verdict = "inconclusive" if on_cpu else "fail"
     evidence: dict[str, Any] = {
         "what": what,
-        "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in bad],
+        "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in failures],
     }
 
-    def named(finding: str, verdict: Verdict, ranks: Sequence[RankOutcome], fix: str, title: str = what) -> Finding:
+    def blaming(finding: str, verdict: Verdict, ranks: Sequence[RankOutcome], fix: str, title: str = what) -> Finding:
         texts = [
             f"{few([_rank(answer.rank, ready) for answer in alike], ', ')}: {why}"
             for why, alike in runs.group_by(lambda answer: answer.why, ranks).items()
@@ -64,40 +64,40 @@ def failed(what: str, answers: Sequence[RankOutcome], ready: Sequence[Mapping[st
         title += f": {_ranks(blamed)} failed"
         return Finding(f"collective.{finding}", verdict, title, few(texts), {**evidence, "blamed": blamed}, fix)
 
-    if died := [answer for answer in bad if answer.how in _DIED]:
-        # A signal from outside, for example from the OOM killer, does not prove a hardware fault.
-        has_crashed = any(answer.how == "crashed" for answer in died)
+    if dead := [answer for answer in failures if answer.how in _DIED]:
+        # A signal from outside, as from the OOM killer, does not prove a hardware fault.
+        has_crashed = any(answer.how == "crashed" for answer in dead)
         fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
-        return named("rank", blame if has_crashed else "inconclusive", died, fix)
-    if stopped := [answer for answer in bad if answer.how == "stopped"]:
+        return blaming("rank", blame if has_crashed else "inconclusive", dead, fix)
+    if stopped := [answer for answer in failures if answer.how == "stopped"]:
         fix = "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
-        return named("rank", "inconclusive", stopped, fix)
-    raised = [answer for answer in bad if not answer.how]
+        return blaming("rank", "inconclusive", stopped, fix)
+    raised = [answer for answer in failures if not answer.how]
     if raised := [answer for answer in raised if not launcher.LOST_PEER.search(answer.why)] or raised:
         text = raised[0].why
         if all(any(word in answer.why.lower() for word in _UNSUPPORTED) for answer in raised):
             return Finding("collective.unsupported", "skip", f"{what}: the backend does not have it", text, evidence)
         if any("not enough memory" in answer.why for answer in raised):
-            return named("memory", "skip", raised[:1], "give a smaller --size")
+            return blaming("memory", "skip", raised[:1], "give a smaller --size")
         cause = messages.cause_of(text)
-        return named("rank", blame, raised, cause.fix if cause else _NCCL)
+        return blaming("rank", blame, raised, cause.fix if cause else _NCCL)
     furthest = max((STEPS.index(answer.step) if answer.step in STEPS else 0 for answer in answers), default=0)
-    behind = [answer for answer in bad if answer.step in STEPS[:furthest]]
+    behind = [answer for answer in failures if answer.step in STEPS[:furthest]]
     if behind and len(behind) < len(answers):
         fix = "rerun" if on_cpu else "gpucheck smoke on its GPU; look for Xid errors in the system log"
-        return named("hang", blame, behind, fix, f"{what} hangs")
-    message = f"every rank entered it, and none finished: {bad[0].why}"
+        return blaming("hang", blame, behind, fix, f"{what} hangs")
+    message = f"every rank entered it, and none finished: {failures[0].why}"
     fix = "rerun on an idle machine, or with a longer --timeout" if on_cpu else _NCCL
     return Finding("collective.hang", blame, f"{what} hangs", message, evidence, fix)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in words: `rank 1`, `ranks 0, 2` or `ranks 0, 2, and 5 more`."""
+    """Return `rank 1`, `ranks 0, 2` or `ranks 0, 2, and 5 more`."""
     return f"rank{'s' * (len(ranks) != 1)} {few([str(rank) for rank in ranks], ', ')}"
 
 
 def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
-    """Return a rank in words: `rank 3 (cuda:3, node2)`, or `rank 3` if it was never ready."""
+    """Return `rank 3 (cuda:3, node2)`, or `rank 3` if the rank was never ready."""
     if rank >= len(ready):
         return f"rank {rank}"
     host = f", {ready[rank]['host']}" if len({line["host"] for line in ready}) > 1 else ""
@@ -108,9 +108,9 @@ def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
 
 
 # Bus bandwidth in bytes per second of an 8 GiB all-reduce among eight healthy GPUs of one machine: as a ring, and with
-# the sum computed in the switch (NVLS), or None without NVLS. Keys are prefixes of the GPU's name, for SXM boards only.
-# Source: ml-engineering, network/benchmarks. Azure's sku_performance_baseline (a01b073) is a second source for the
-# H100: it expects 450 GB/s and warns below 400.
+# the sum in the switch (NVLS), or None without NVLS. Keys are prefixes of the names of SXM boards. Source:
+# ml-engineering, network/benchmarks. For the H100, Azure's sku_performance_baseline (a01b073) expects 450 GB/s and
+# warns below 400.
 EXPECTED: dict[str, tuple[float, float | None]] = {
     "A100-SXM": (234.9e9, None),
     "H100 80GB HBM3": (370e9, 480e9),
@@ -123,7 +123,7 @@ EXPECTED_RANKS = 8
 LEAST_BYTES = 1 << 30
 # Azure warns below 400 of 450 GB/s.
 LEAST_OF_EXPECTED = 0.88
-# A ring's links carry about as much as simultaneous copies. If NCCL goes through the host, it loses half or more.
+# The links of a ring carry about as much as simultaneous copies. A path through the host costs NCCL half or more.
 LEAST_OF_COPIES = 0.5
 _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at `nvidia-smi topo -m` and nvlink -s"
 
@@ -137,7 +137,7 @@ def named(collective: str, size_bytes: int) -> str:
 
 
 def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """Return the findings from the rows of all ranks."""
+    """Judge the rows of all ranks."""
     rows = [row for device in devices for row in device.rows]
     if not rows:
         return []
@@ -152,7 +152,6 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the row with the largest array of each collective."""
     return judging.best(rows, "collective", "collective", size)
 
 
@@ -162,7 +161,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
 
 
 def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    """Return the figure of all-reduce if it was measured, else the figures of all collectives."""
+    """Return the figure of all-reduce; if all-reduce was not measured, the figures of all collectives."""
     largest = largest_collectives(rows)
     figures = []
     for name, row in largest.items():
@@ -178,7 +177,7 @@ JUDGE = Rules(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
-    """Return whether every rank's data is right in every run. If rows are missing, the title lists the collectives."""
+    """Return whether the data of every rank is right in every run. A title for missing rows lists the collectives."""
     details = [(label(row), run["details"]) for row in rows for run in runs.each_run(row)]
     wrong: list[dict[str, Any]] = [
         {"row": label, **{name: rank[name] for name in ("rank", "host", "device", "wrong_elements")}}
@@ -224,7 +223,7 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
     if row.case["backend"] != "nccl" or row.case["hosts"] > 1:
         return []
     if (known := expected(row)) is not None:
-        return [_of_table(row, *known)]
+        return [_against_known(row, *known)]
     if copies is None or copies.rate is None or size(copies) < LEAST_BYTES:
         return []
     rate, of_copies = judging.rate(row), judging.rate(copies)
@@ -240,17 +239,17 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
 def expected(row: Measurement) -> tuple[float, float | None] | None:
     """Return the entry of EXPECTED for this row, or None."""
     name = (row.device.name or "").removeprefix("NVIDIA ")
-    # "H200 NVL" and "H100 NVL" are PCIe boards with bridges.
+    # "H200 NVL" and "H100 NVL" are PCIe boards with NVLink bridges.
     if row.case["ranks"] != EXPECTED_RANKS or name.startswith(("H200 NVL", "H100 NVL")):
         return None
     return next((known for part, known in EXPECTED.items() if name.startswith(part)), None)
 
 
-def _of_table(row: Measurement, ring: float, switch: float | None) -> Finding:
+def _against_known(row: Measurement, ring: float, switch: float | None) -> Finding:
     rate, settings = judging.rate(row), row.method.details["settings"]
-    # If the user disabled NVLS, the ring's rate is the expected one.
-    no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
-    best = ring if switch is None or no_switch else switch
+    # If the user disabled NVLS, the rate of the ring is expected.
+    is_off = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
+    best = ring if switch is None or is_off else switch
     evidence = {"bytes_per_s": rate, "expected_bytes_per_s": best, "ring_bytes_per_s": ring}
     text = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {EXPECTED_RANKS} {row.device.name} reach"
     if rate >= LEAST_OF_EXPECTED * best:

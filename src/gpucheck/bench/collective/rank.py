@@ -1,6 +1,6 @@
-"""One rank of `bench collective`: a process that joins the others and times and verifies collectives.
+"""One rank of `bench collective`: a process that joins the other ranks, and times and verifies collectives.
 
-It writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where a rank hangs.
+A rank sends each step to its parent (`work.Meeting`) as a line, so that the parent knows where a rank hangs.
 """
 
 from __future__ import annotations
@@ -27,61 +27,59 @@ from gpucheck.report.fault import first_line
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 # The first calls of a size open channels and register buffers.
 WARM_UP = 3
-# A window is long compared with a synchronization and the ranks' unequal starts (20 µs, 100 µs over a network).
+# A window is long compared with a synchronization and the unequal starts of ranks (20 µs, 100 µs over a network).
 WINDOW_S = 0.02
 MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
-# Elements compared at a time. Indices and expected values take several times the memory of a slice.
+# The number of elements compared at once. Positions and expected values take several times the memory of a slice.
 SLICE = 1 << 22
-# An element's value depends on its position modulo PERIOD, a prime, and on its rank's tag, so that data from a wrong
-# position or rank differs. Sums over 1024 ranks stay exact in float32.
+# The value of an element depends on its position modulo PERIOD (a prime) and on the tag of its rank. Data from a wrong
+# position or rank therefore differs. Sums over 1024 ranks are exact in float32.
 PERIOD, TAGS = 251, 64
-# Environment variables that affect NCCL's choice of algorithm.
+# These environment variables affect NCCL's choice of algorithm.
 SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
-# An array takes at most this share of a device's free memory: it has a copy, and NCCL needs buffers.
+# An array takes at most this share of a device's free memory, because the array has a copy and NCCL needs buffers.
 DEVICE_SHARE = 0.25
 
 
 def main() -> int:
-    """Join the others, then answer each request until stdin ends. Report errors to the parent; the exit status is 0."""
-    say = claim_stdout()
-    asked = requests()
+    """Join the other ranks, then answer requests until stdin ends. Errors go to the parent; the exit status is 0."""
+    send = claim_stdout()
+    messages = requests()
     try:
-        rank = Rank(next(asked), say)
-        for request in asked:
+        rank = Rank(next(messages), send)
+        for request in messages:
             rank.measure(str(request["collective"]), int(request["size"]), float(request["for_s"]))
     except CannotLook as error:
-        say({"error": str(error), "end": True})
-    except RuntimeError as error:  # torch raises this for any error of the backend and the driver
+        send({"error": str(error), "end": True})
+    except RuntimeError as error:  # torch raises this class for any error of the backend and the driver
         device_lifetime.record_error(error)
-        # NCCL's message follows torch's.
+        # NCCL's message follows torch's message.
         text, _, last = str(error).partition("Last error:")
-        say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
+        send({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
     # The process skips torch's teardown, which would wait for ranks that may be gone.
     device_lifetime.leave(0)
 
 
 class Rank:
-    """A device and its place among the ranks. Raises CannotLook and torch's errors."""
+    """A device among the ranks. Raises CannotLook and torch's errors."""
 
-    def __init__(self, setup: dict[str, Any], say: Send) -> None:
-        self.say, self.rank, self.world = say, int(setup["rank"]), int(setup["world"])
+    def __init__(self, setup: dict[str, Any], send: Send) -> None:
+        self.send, self.rank, self.world = send, int(setup["rank"]), int(setup["world"])
         kind = str(setup["kind"])
         ids = setup["devices"]
         self.accel = accel.open_device(ids[self.rank] if ids else _by_local_rank(kind, int(setup["local_rank"])))
         self.accel.make_current()
         self.next = torch.device(ids[(self.rank + 1) % self.world]) if ids else None
-        say({"step": "joining"})
-        store = dist.TCPStore(
-            setup["host"], int(setup["port"]), None, False, datetime.timedelta(seconds=setup["limit_s"])
-        )
-        # The parent's limit ends a hang. torch's timeout is longer, because it ends the process without a report.
-        longest = datetime.timedelta(hours=1)
-        place = dist.PrefixStore(setup["prefix"], store)
-        dist.init_process_group(BACKENDS[kind], store=place, rank=self.rank, world_size=self.world, timeout=longest)
+        send({"step": "joining"})
+        limit = datetime.timedelta(seconds=setup["limit_s"])
+        store = dist.PrefixStore(setup["prefix"], dist.TCPStore(setup["host"], int(setup["port"]), None, False, limit))
+        # The parent's limit ends a hang. torch's timeout is longer, because torch ends the process without a report.
+        timeout = datetime.timedelta(hours=1)
+        dist.init_process_group(BACKENDS[kind], store=store, rank=self.rank, world_size=self.world, timeout=timeout)
         self.word = torch.zeros(1, device=self.accel.device)
         self.together()
         version = torch.cuda.nccl.version() if kind == "cuda" else None
-        say(
+        send(
             {
                 "ready": True,
                 "room": self._room(float(setup["host_share"])),
@@ -95,9 +93,10 @@ class Rank:
 
     def _room(self, host_share: float) -> int:
         info = self.accel.memory_info()
-        if info is None:  # the ranks of a machine share its memory; each has an array and its copy
-            return int(host.memory().usable * host_share / (2 * int(os.environ.get("LOCAL_WORLD_SIZE", self.world))))
-        return int(info[0] * DEVICE_SHARE)
+        if info is not None:
+            return int(info[0] * DEVICE_SHARE)
+        # The ranks of a machine share its memory, and each has an array and a copy.
+        return int(host.memory().usable * host_share / (2 * int(os.environ.get("LOCAL_WORLD_SIZE", self.world))))
 
     def together(self) -> None:
         """Wait until every rank has called this."""
@@ -105,11 +104,11 @@ class Rank:
         self.accel.synchronize()
 
     def slowest(self, seconds: float) -> float:
-        """Return the largest value of all ranks, the same on each. Raise CannotLook if that cannot be it."""
-        figure = torch.full((1,), seconds, device=self.accel.device)
-        dist.all_reduce(figure, dist.ReduceOp.MAX)
-        largest = float(figure.item())
-        # Float32 rounds the rank's own time too.
+        """Return the longest time of all ranks. Raise CannotLook if the result is impossible."""
+        times = torch.full((1,), seconds, device=self.accel.device)
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        largest = float(times.item())
+        # float32 rounds the time of this rank too.
         if not (1 - 1e-6) * seconds <= largest < math.inf:
             raise CannotLook("all-reduce computes wrongly", f"the largest of all ranks' times cannot be {largest:g} s")
         return largest
@@ -119,25 +118,25 @@ class Rank:
         self.accel.empty_cache()
         with no_room(self.accel, "not enough memory for the buffers", "collective.memory", fix=""):
             work = CollectiveWork(collective, self.rank, self.world, size // ITEM, self.accel.device, self.next)
-        self.say({"step": "starting"})
+        self.send({"step": "starting"})
         self.accel.reset_peak()
         self.together()
-        self.say({"step": "calling"})
+        self.send({"step": "calling"})
         wrong = self._wrong(work, 1)
-        self.say({"step": "timing"})
+        self.send({"step": "timing"})
         self._window(work, WARM_UP - 1)
-        each_s = self.slowest(self._window(work, 1)[1])
-        calls = min(max(round(WINDOW_S / max(each_s, 1e-6)), 1), MOST_CALLS)
-        count = min(max(int(for_s / (each_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
+        call_s = self.slowest(self._window(work, 1)[1])
+        calls = min(max(round(WINDOW_S / max(call_s, 1e-6)), 1), MOST_CALLS)
+        count = min(max(int(for_s / (call_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
         started = timing.started_now()
         windows = []
         for _ in range(count):
             self.together()
             windows.append(self._window(work, calls))
-            self.say({"step": "timing"})
+            self.send({"step": "timing"})
         # The second verified call has new data, because repeated in-place sums have changed the array.
         wrong += self._wrong(work, 2)
-        self.say(
+        self.send(
             {
                 "started": started,
                 "calls": calls,
@@ -151,7 +150,7 @@ class Rank:
         )
 
     def _window(self, work: CollectiveWork, calls: int) -> tuple[float, float]:
-        """Return the start and the length of calls with one wait at the end."""
+        """Run calls with one wait at the end. Return the start and the length on the host's clock."""
         began = self.accel.host_now()
         for _ in range(calls):
             work.call()
@@ -159,17 +158,17 @@ class Rank:
         return began, self.accel.host_now() - began
 
     def _wrong(self, work: CollectiveWork, trial: int) -> int:
-        """Return the number of wrong elements of one call."""
+        """Verify one call. Return the number of wrong elements."""
         work.fill(trial)
         self.accel.synchronize()
-        # Ranks wait until all have filled their arrays, because a peer copy writes into the neighbour's memory.
+        # A peer copy writes into the memory of another rank, so all ranks must have filled their arrays.
         self.together()
         self._window(work, 1)
         return work.wrong(trial)
 
 
 def _by_local_rank(kind: str, local_rank: int) -> str:
-    """Return the device of a rank that a launcher started: by its local rank, or its only visible device."""
+    """Return the device of a rank that a launcher started: its only visible device, or the device of its local rank."""
     if kind == "cpu":
         return kind
     count = accel.device_count(kind)
@@ -179,7 +178,7 @@ def _by_local_rank(kind: str, local_rank: int) -> str:
 
 
 class CollectiveWork:
-    """A collective on one rank: input, output and the call. `count` is the number of elements of the whole array."""
+    """A collective on one rank: input, output and call. `count` is the number of elements of the whole array."""
 
     def __init__(
         self, collective: str, rank: int, world: int, count: int, device: torch.device, neighbour: torch.device | None
@@ -189,47 +188,47 @@ class CollectiveWork:
         # All-reduce and broadcast work in place, as programs usually call them.
         in_place = collective in ("all-reduce", "broadcast")
         part = count // world
-        there = neighbour if collective == PEER_COPY and neighbour is not None else device
-        self.out = torch.empty(part if collective == "reduce-scatter" else count, device=there)
-        self.given = self.out if in_place else torch.empty(part if collective == "all-gather" else count, device=device)
+        target = neighbour if collective == PEER_COPY and neighbour is not None else device
+        self.out = torch.empty(part if collective == "reduce-scatter" else count, device=target)
+        self.input = self.out if in_place else torch.empty(part if collective == "all-gather" else count, device=device)
         self.call: Callable[[], object] = {
             "all-reduce": lambda: dist.all_reduce(self.out),
-            "all-gather": lambda: dist.all_gather_into_tensor(self.out, self.given),
-            "reduce-scatter": lambda: dist.reduce_scatter_tensor(self.out, self.given),
-            "all-to-all": lambda: dist.all_to_all_single(self.out, self.given),
+            "all-gather": lambda: dist.all_gather_into_tensor(self.out, self.input),
+            "reduce-scatter": lambda: dist.reduce_scatter_tensor(self.out, self.input),
+            "all-to-all": lambda: dist.all_to_all_single(self.out, self.input),
             "broadcast": lambda: dist.broadcast(self.out, 0),
-            "send-receive": self._pass_on,
-            PEER_COPY: lambda: self.out.copy_(self.given, non_blocking=True),
+            "send-receive": self._send_receive,
+            PEER_COPY: lambda: self.out.copy_(self.input, non_blocking=True),
         }[collective]
 
-    def _pass_on(self) -> None:
-        sends = dist.P2POp(dist.isend, self.given, self.behind), dist.P2POp(dist.irecv, self.out, self.before)
-        for request in dist.batch_isend_irecv(list(sends)):
+    def _send_receive(self) -> None:
+        operations = dist.P2POp(dist.isend, self.input, self.behind), dist.P2POp(dist.irecv, self.out, self.before)
+        for request in dist.batch_isend_irecv(list(operations)):
             request.wait()
 
     def fill(self, trial: int) -> None:
-        """Write this rank's input, and fill its output with NaN."""
+        """Write the input of this rank, and fill the output with NaN."""
         self.out.fill_(torch.nan)
         if self.collective != "broadcast" or not self.rank:
-            for start, places in self._slices(self.given):
-                self.given[start : start + SLICE] = _value(places, trial, self.rank)
+            for start, positions in self._slices(self.input):
+                self.input[start : start + SLICE] = _value(positions, trial, self.rank)
 
     def wrong(self, trial: int) -> int:
         """Return the number of wrong elements in the output."""
-        parts = ((self.out[start : start + SLICE], places) for start, places in self._slices(self.out))
-        return sum(int((part != self._wanted(places, trial)).sum()) for part, places in parts)
+        slices = ((self.out[start : start + SLICE], positions) for start, positions in self._slices(self.out))
+        return sum(int((part != self._expected(positions, trial)).sum()) for part, positions in slices)
 
-    def _wanted(self, places: torch.Tensor, trial: int) -> torch.Tensor:
+    def _expected(self, positions: torch.Tensor, trial: int) -> torch.Tensor:
         part = self.count // self.world
         if self.collective in ("all-reduce", "reduce-scatter"):
             shift = self.rank * part if self.collective == "reduce-scatter" else 0
             tags = sum(_tag(trial, rank) for rank in range(self.world))
-            return ((places + shift) % PERIOD * self.world + tags).to(torch.float32)
+            return ((positions + shift) % PERIOD * self.world + tags).to(torch.float32)
         if self.collective in ("all-gather", "all-to-all"):
-            values = places % part + (self.rank * part if self.collective == "all-to-all" else 0)
-            return (values % PERIOD + (places // part + trial) % TAGS * 256).to(torch.float32)
+            values = positions % part + (self.rank * part if self.collective == "all-to-all" else 0)
+            return (values % PERIOD + (positions // part + trial) % TAGS * 256).to(torch.float32)
         senders = {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}
-        return _value(places, trial, senders[self.collective])
+        return _value(positions, trial, senders[self.collective])
 
     def _slices(self, array: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         for start in range(0, array.numel(), SLICE):
@@ -240,12 +239,12 @@ def _tag(trial: int, rank: int) -> int:
     return (rank + trial) % TAGS * 256
 
 
-def _value(places: torch.Tensor, trial: int, rank: int) -> torch.Tensor:
-    """Return a rank's values at these positions in the verified call `trial`: integers, which float32 adds exactly."""
-    return (places % PERIOD + _tag(trial, rank)).to(torch.float32)
+def _value(positions: torch.Tensor, trial: int, rank: int) -> torch.Tensor:
+    """Return a rank's values at these positions in the verified call `trial`: integers that float32 adds exactly."""
+    return (positions % PERIOD + _tag(trial, rank)).to(torch.float32)
 
 
 def size_of(collective: str, size: int, world: int) -> int:
-    """Return the size rounded down to whole elements, or to equal parts for `world` ranks; never 0."""
+    """Round a size down to whole elements, or to equal parts for `world` ranks, but not to 0."""
     grain = ITEM * (world if COLLECTIVES[collective].parts else 1)
     return max(size // grain, 1) * grain

@@ -1,4 +1,4 @@
-"""`bench crossover` and its options: the size from which a device is faster than this CPU."""
+"""The options of `bench crossover`, which finds the size from which a device is faster than this CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpucheck import options
 from gpucheck.bench.benchmarks import Selecting
 
-# These are the ids of `work.OPERATIONS`. They are repeated here, because importing that table loads torch.
+# The IDs of `work.OPERATIONS` are repeated here, because importing that table loads torch.
 TITLES = {
     "matmul": "product of two square matrices",
     "elementwise": "sum of two vectors",
@@ -17,7 +17,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class CrossoverOptions(Selecting):
-    """The user's options. `only` are prefixes of operations; `host_share` is a size's share of free host memory."""
+    """The user's options. One size may take `host_share` of the host's free memory."""
 
     noun, titles = "operation", TITLES
     only: tuple[str, ...] = options.only("operations", metavar="OPERATION")

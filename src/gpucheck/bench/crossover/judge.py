@@ -1,4 +1,4 @@
-"""Find the size from which the GPU is faster at every larger measured size, with and without the copies. Pure."""
+"""Judge `bench crossover`: the size from which the GPU is faster at all larger sizes, with and without copies. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from gpucheck.report.report import few
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
-# Fewer than six rounds have no interval. Their extremes replace it, widened for the spread between processes.
+# Fewer than six rounds have no interval. The extremes replace the interval, widened by this factor for the spread
+# between processes.
 FEW_FACTOR = 1.25
-# Why no larger size was measured. Sizes beyond a quarter of the device's free memory are not tried.
+# The reasons why no larger size was measured. Sizes beyond a quarter of the device's free memory are not tried.
 ENDS = {"time": "out of time", "memory": "too large for memory"}
 
 Winner = Literal["cpu", "device", "even"]
@@ -42,13 +43,13 @@ def short_text(operation: str, size: int) -> str:
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, tuple[Winner, Speedup]]]:
-    """Return the faster side and the device's speed-up, by operation and `transfers`, then by size."""
+    """Return the faster side and the device's speed-up for each operation with or without `transfers`, by size."""
     rows = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
         for row in measurements
         if row.name == NAME
     }
-    raced: dict[tuple[str, bool], dict[int, tuple[Winner, Speedup]]] = {}
+    by_case: dict[tuple[str, bool], dict[int, tuple[Winner, Speedup]]] = {}
     for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
         ratios = judging.of_rounds(operator.truediv, cpu.runs, row.runs) if side == "device" and cpu else []
@@ -59,24 +60,23 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
                 samples = [sample for run in ratios for sample in run.samples_s]
                 low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
             winner: Winner = "device" if low > 1 else "cpu" if high < 1 else "even"
-            raced.setdefault((operation, transfers), {})[size] = winner, speedup
-    return raced
+            by_case.setdefault((operation, transfers), {})[size] = winner, speedup
+    return by_case
 
 
 def answer(device: DeviceRows) -> list[CrossoverResult]:
-    """Return the crossing and the speed-up at the largest size, for each operation with and without the copies."""
+    """Return the crossover and the speed-up at the largest size, for each operation with and without the copies."""
     answers = []
-    for (operation, transfers), raced in races(device.rows).items():
-        slower = max((size for size, (winner, _) in raced.items() if winner == "cpu"), default=None)
-        not_faster = max((size for size, (winner, _) in raced.items() if winner != "device"), default=0)
-        start, largest = min((size for size in raced if size > not_faster), default=None), max(raced)
-        ended_by, speedup = device.parts.get(f"{NAME}.{operation}") or None, raced[largest][1]
+    for (operation, transfers), sizes in races(device.rows).items():
+        slower = max((size for size, (winner, _) in sizes.items() if winner == "cpu"), default=None)
+        not_faster = max((size for size, (winner, _) in sizes.items() if winner != "device"), default=0)
+        start, largest = min((size for size in sizes if size > not_faster), default=None), max(sizes)
+        ended_by, speedup = device.parts.get(f"{NAME}.{operation}") or None, sizes[largest][1]
         answers.append(CrossoverResult(device.id, operation, transfers, slower, start, largest, ended_by, speedup))
     return answers
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Return one device's findings: one for each operation, then precision and results."""
     by_operation = runs.group_by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
@@ -88,26 +88,25 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     """Return an operation's finding: `matmul: GPU faster from 512×512 (without copies faster from 128×128)`."""
     first = entries[0]
     operation, largest = first.operation, size_text(first.operation, first.largest)
-    words, texts = {}, []
+    titles, texts = {}, []
     for entry in entries:
         start, speedup = entry.device_faster_from, entry.speedup
         size = largest if start is None else size_text(operation, start)
-        words[entry.transfers] = f"not faster up to {size}" if start is None else f"faster from {size}"
+        titles[entry.transfers] = f"not faster up to {size}" if start is None else f"faster from {size}"
         if speedup is not None:
             copies = "with" if entry.transfers else "without"
             interval = "no interval: too few rounds"
             if speedup.ci_low is not None and speedup.ci_high is not None:
                 interval = f"{units.significant(speedup.ci_low, 2)}× to {units.significant(speedup.ci_high, 2)}×"
             texts.append(f"{copies} copies {units.significant(speedup.ratio, 2)}× as fast ({interval})")
-    title = f"{operation}: GPU {words.get(True) or words[False]}"
-    if len(set(words.values())) == 2:
-        title += f" (without copies {words[False]})"
+    title = f"{operation}: GPU {titles.get(True) or titles[False]}"
+    if len(set(titles.values())) == 2:
+        title += f" (without copies {titles[False]})"
     message = f"at {largest} {', '.join(texts)}"
     if first.ended_by:
         message += f"; larger sizes skipped: {ENDS[first.ended_by]}"
-    return Finding(
-        f"crossover.{operation}", "info", title, message, {"device": first.device, "crossings": to_json(entries)}
-    )
+    evidence = {"device": first.device, "crossings": to_json(entries)}
+    return Finding(f"crossover.{operation}", "info", title, message, evidence)
 
 
 def _precision(rows: Sequence[Measurement], facts: Facts) -> Finding:
@@ -131,15 +130,15 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """Return the device's speed-up at the largest size of each operation, copies included."""
     lines = []
     for entry in answer(device):
-        operation, start, shown = entry.operation, entry.device_faster_from, entry.speedup
-        if not entry.transfers or shown is None:
+        operation, start, speedup = entry.operation, entry.device_faster_from, entry.speedup
+        if not entry.transfers or speedup is None:
             continue
-        # The headline is short: `512` stands for 512×512.
-        sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
+        # A headline is short: `512` is 512×512.
+        sides = [short_text(operation, size).partition("×")[0] for size in (speedup.size, start or 0)]
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
-        # The interval already shows the noise of the ratio, so the rows' flags are left out.
-        flags = () if shown.ci_low is not None else ("few-samples",)
-        lines.append(Headline(NAME, entry.device, case, shown.ratio, "times", shown.ci_low, shown.ci_high, flags=flags))
+        # The interval already shows the noise of the ratio, so the flags of the rows are left out.
+        low, high, flags = speedup.ci_low, speedup.ci_high, () if speedup.ci_low is not None else ("few-samples",)
+        lines.append(Headline(NAME, entry.device, case, speedup.ratio, "times", low, high, flags=flags))
     return lines
 
 

@@ -35,7 +35,7 @@ from gpucheck.work.target import SGD
 
 ITEM = 4  # float32
 MODEL, CLASSES, IMAGE = "convnet", 100, (3, 64, 64)
-# Integers below this, plus 0.5, are exact in float32.
+# Sums of 0.5 and an integer below this are exact in float32.
 PERIOD = 256
 # The two losses may differ by this relative error. A dozen layers err by about 1e-6 in float32, by about 1e-3 in TF32.
 LOSSES_AGREE = 1e-3
@@ -43,7 +43,7 @@ LOSSES_AGREE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The same work on the CPU, on the device, and with the copies. `check` verifies the device's result."""
+    """The same work on the CPU, on the device, and on the device with the copies. `check` verifies the result."""
 
     cpu: Callable[[], object]
     device: Callable[[], object]
@@ -53,7 +53,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class SizedOp:
-    """An operation and its sizes. `bytes` returns what one side allocates, `work` is as in `timing.row_of`."""
+    """An operation and its sizes. `bytes` returns the memory of one side, and `work` is as in `timing.row_of`."""
 
     id: str
     sizes: Sequence[int]
@@ -65,7 +65,7 @@ class SizedOp:
 
 def matmul(size: int, accel: Accel) -> Sides:
     a, b, out = (torch.empty((size, size)) for _ in range(3))
-    # Random numbers are used, because zeros and ones draw less power and run faster. The seed is fixed.
+    # The data is random, because zeros and ones draw less power and run faster. The seed is fixed.
     generator = torch.Generator().manual_seed(0)
     a.normal_(generator=generator)
     b.normal_(generator=generator)
@@ -79,9 +79,9 @@ def elementwise(size: int, accel: Accel) -> Sides:
 
 
 def _binary(
-    operation: Callable[..., Tensor], a: Tensor, b: Tensor, out: Tensor, accel: Accel, right: Callable[[], bool]
+    operation: Callable[..., Tensor], a: Tensor, b: Tensor, out: Tensor, accel: Accel, is_right: Callable[[], bool]
 ) -> Sides:
-    """Return an operation of two operands. `right` checks the device's result in `out`."""
+    """Return the sides of an operation on two operands. `is_right` checks the device's result in `out`."""
     on_a, on_b, on_out = _copies(accel, a, b, out)
 
     def transfers() -> None:
@@ -94,13 +94,13 @@ def _binary(
         out.fill_(float("nan"))
         transfers()
         accel.synchronize()
-        return right()
+        return is_right()
 
     return Sides(lambda: operation(a, b, out=out), lambda: operation(on_a, on_b, out=on_out), transfers, check)
 
 
 def training(size: int, accel: Accel) -> Sides:
-    """Return a training step of a small residual network. The copies are the batch to the device and the loss back."""
+    """Return the sides of a training step of a small residual network. The copies are the batch and the loss."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((size, *IMAGE), generator=generator)
     y = torch.randint(0, CLASSES, (size,), generator=generator)
@@ -113,9 +113,9 @@ def training(size: int, accel: Accel) -> Sides:
         on_y.copy_(y)
         return float(on_device())
 
-    # Only the first losses can be compared: weights and batch are the same. Later the sides are at different steps.
-    agree = math.isclose(float(on_cpu()), transfers(), rel_tol=LOSSES_AGREE)
-    return Sides(on_cpu, on_device, transfers, lambda: agree and math.isfinite(transfers()))
+    # Only the first losses are comparable, because the timed calls leave the two models at different steps.
+    is_equal = math.isclose(float(on_cpu()), transfers(), rel_tol=LOSSES_AGREE)
+    return Sides(on_cpu, on_device, transfers, lambda: is_equal and math.isfinite(transfers()))
 
 
 def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
@@ -159,7 +159,7 @@ OPERATIONS: tuple[SizedOp, ...] = (
         "training",
         (2, 8, 32, 128),
         training,
-        # The resident set grows by 4 to 5 MiB for each image of a batch. Weights, gradients and momentum are 2 MiB.
+        # Each image of a batch takes 4 to 5 MiB. Weights, gradients and momentum take 2 MiB.
         lambda n: (6 * n + 64) * MIB,
         lambda n: ("samples", float(n), "1/s"),
         1.5,
@@ -178,7 +178,7 @@ def measure(
         "device": concurrent.filling(accel, sides.device),
         "transfers": concurrent.filling(accel, sides.transfers),
     }
-    # The budget starts here, so that building and calibrating do not use up the time of the rounds.
+    # The budget starts after the calibration, so that the calibration does not use up the time of the rounds.
     until_s = cpu.host_now() + budget_s
     cores = {"cpu": threads, "device": 1, "transfers": 1}
     taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
@@ -191,7 +191,7 @@ def measure(
     return [
         timing.row_of(
             judge.NAME,
-            # The CPU's rows carry this device too, because they belong to its comparison.
+            # The rows of the CPU have this device too, because they belong to its comparison.
             accel.ref,
             taken[name],
             case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
@@ -212,33 +212,27 @@ DEVICE_SHARE = 0.25
 
 def room(options: CrossoverOptions, accel: Accel) -> int:
     """Return the bytes that one size may take on each side."""
-    spare = host.memory().usable * options.host_share
+    host_bytes = host.memory().usable * options.host_share
     info = accel.memory_info()
     if info is None or accel.integrated:
-        return int(spare / 2)  # both sides share this memory
-    return int(min(spare, info[0] * DEVICE_SHARE))
+        return int(host_bytes / 2)  # both sides share this memory
+    return int(min(host_bytes, info[0] * DEVICE_SHARE))
 
 
 DEFAULT_BUDGET_S = 30.0
-# The longest time for one size. If neither side is certainly faster by then, the judge calls the size even.
+# The longest time for one size. If no side is clearly faster after this time, the judge calls the size even.
 LONGEST_S = 0.8
-# A size costs about this many calls of each side: four to find their length, three rounds, and the check.
+# A size takes about this many calls of each side: four for the calibration, three rounds, and the check.
 CALLS_A_SIZE = 8
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Find the size from which each selected device is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
+    rows = partial(_rows, options, facts, emit)
     on_cpu = devices.needs_gpu(judge.NAME, "no second device", "crossover compares this CPU with a GPU")
-    devices.each(
-        judge.NAME,
-        options,
-        emit,
-        replace(shared, facts=facts),
-        partial(_rows, options, facts, emit),
-        lambda accel: DEFAULT_BUDGET_S,
-        on_cpu,
-    )
+    inputs = replace(shared, facts=facts)
+    devices.each(judge.NAME, options, emit, inputs, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
 def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
@@ -248,9 +242,9 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
         observed = {"cpu": precision.of_device(cpu.device), "device": precision.of_device(accel.device)}
         measured = partial(measure, accel=accel, cpu=cpu, watch=watch, observed=observed)
         most_bytes = room(options, accel)
-        for place, operation in enumerate(todo):
+        for index, operation in enumerate(todo):
             watchdog.go_on()
-            until = share_until(deadline, [later.weight for later in todo[place:]])
+            until = share_until(deadline, [later.weight for later in todo[index:]])
             name = f"{judge.NAME}.{operation.id}"
             emit(Began(name, accel.id))
             try:
@@ -275,18 +269,18 @@ def _sizes(
     full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
         raise full(why="less memory is left")
-    # The time of a call on all sides together is estimated from the previous size, in proportion to the work.
+    # The time of a call of all sides is estimated from the previous size, in proportion to the work.
     call_s = 0.0
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         left_s = max(deadline - time.monotonic(), 0.0)
-        grown = operation.work(size)[1] / operation.work(sizes[place - 1])[1] if place else 0.0
-        if CALLS_A_SIZE * (call_s := call_s * grown) > left_s:
+        growth = operation.work(size)[1] / operation.work(sizes[index - 1])[1] if index else 0.0
+        if CALLS_A_SIZE * (call_s := call_s * growth) > left_s:
             return "time"
         watchdog.go_on()
         where = f"{operation.id} {judge.size_text(operation.id, size)} on {accel.id}"
         emit(Progress(where))
         try:
-            rows = measured(operation, size, budget_s=min(left_s / (len(sizes) - place), LONGEST_S))
+            rows = measured(operation, size, budget_s=min(left_s / (len(sizes) - index), LONGEST_S))
         except (RuntimeError, MemoryError) as error:
             if (refused := accel.why_no_kernel(error)) is not None:
                 title = f"the library has no kernel for {where}"
@@ -294,7 +288,7 @@ def _sizes(
                 continue
             if not accel.is_out_of_memory(error):
                 raise
-            if place == 0:
+            if index == 0:
                 raise full(why=first_line(str(error))) from error
             return "memory"
         call_s = sum(row.time_s.median for row in rows if row.time_s is not None)

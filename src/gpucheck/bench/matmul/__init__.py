@@ -1,4 +1,4 @@
-"""`bench matmul` and its options: the rate of matrix products, their real precision, and their correctness."""
+"""The options of `bench matmul`, which measures the rate, the real precision and the correctness of matrix products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIDES = _SIDE.range
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """The values of one dimension: from `low` in steps to at most `high`."""
+    """The values of one dimension: from `low` to at most `high`, in steps of `step`."""
 
     low: int
     high: int
@@ -46,16 +46,15 @@ def parse_shape(text: str, name: str) -> Shape:
 
 
 def parse_axis(text: str, option: str) -> Dimension:
-    """Return an axis from `LOW:HIGH:STEP` or from one value. Raises UsageError."""
+    """Return a dimension from `LOW:HIGH:STEP` or from one value. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise UsageError(f"{option} must be LOW:HIGH:STEP, not {text!r}", "", "write it like 1024:16384:1024")
     low = int(match[1])
     high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
     if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
-        raise UsageError(
-            f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
-        )
+        bounds = f"must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1"
+        raise UsageError(f"{option} {bounds}, not {text!r}")
     return Dimension(low, high, step)
 
 
@@ -116,11 +115,9 @@ class MatmulOptions:
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if self.search and self.cold:
-            raise UsageError(
-                "--search cannot be combined with --cold",
-                "shapes share their matrices, which stay in the cache",
-                "use --cold with the --shape that it finds",
-            )
+            why = "shapes share their matrices, which stay in the cache"
+            fix = "use --cold with the --shape that it finds"
+            raise UsageError("--search cannot be combined with --cold", why, fix)
         if self.search and self.burst:
             raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
         if any(self.axes) and not self.search:

@@ -1,4 +1,4 @@
-"""Judge measured products: wrong precision or a wrong result in any run fails, whatever the speed. Pure."""
+"""Judge matrix products. A wrong precision or a wrong result in any run fails, whatever the speed. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def label(row: Measurement) -> str:
 
 
 def is_as_asked(row: Measurement) -> bool:
-    """Return whether a product was computed in the requested precision; else its result is not judged."""
+    """Return whether a product has the requested precision. The result of another precision is not judged."""
     return row.method.precision_observed == row.method.precision_requested
 
 
@@ -41,7 +41,7 @@ def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Judge one device's rows, of one run or of several, and its searches."""
+    """Judge the rows and the searches of one device, from one run or several."""
     rows = device.rows
     reason = "the device supports none of the requested products, or has no memory for them"
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
@@ -54,7 +54,7 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 # -- precision and results ---------------------------------------------------------------------------------------------
 
-# Details of a first result that become evidence.
+# These details of a first result become evidence.
 _CHECKED = (
     "worst_error_of_bound",
     "not_finite",
@@ -63,8 +63,6 @@ _CHECKED = (
     "wrong_element",
     "operands_spread",
 )
-# Larger errors are shown as "more than a million times".
-MANY_TIMES = 1e6
 
 
 def _precision(rows: Rows, facts: Facts) -> Finding:
@@ -80,10 +78,10 @@ def first_results(rows: Rows) -> Finding:
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unclear: list[str] = []
-    # Runs with different methods, such as precisions, are separate rows of one product.
-    for product, its_rows in runs.group_by(label, rows).items():
-        as_asked = details_of(row for row in its_rows if is_as_asked(row))
-        worst = max(as_asked or details_of(its_rows), key=_badness)
+    # A product has several rows if its runs differ in method, such as in precision.
+    for product, of_product in runs.group_by(label, rows).items():
+        as_asked = details_of(row for row in of_product if is_as_asked(row))
+        worst = max(as_asked or details_of(of_product), key=_badness)
         evidence[product] = {name: worst.get(name) for name in _CHECKED}
         if as_asked and (text := _wrong_text(worst)):
             wrong.append(f"{product}: {text}")
@@ -100,7 +98,7 @@ def first_results(rows: Rows) -> Finding:
 
 
 def later_results(rows: Rows) -> list[Finding]:
-    """Judge whether repeated results are bit-identical. No finding if no result was repeated."""
+    """Judge whether repeated results are bit-identical. There is no finding if no result was repeated."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
@@ -114,7 +112,7 @@ def later_results(rows: Rows) -> list[Finding]:
             if not differing:
                 continue
             text = f"{product}: {differing} of {compared} results differ"
-            if worst is None:  # The difference disappeared in a second comparison.
+            if worst is None:  # a second comparison found no difference
                 wrong.append(f"{text} at the first look and not at the second")
                 continue
             if counts["worst"] is None or _size(worst["worst"]) > _size(counts["worst"]["worst"]):
@@ -134,7 +132,7 @@ def later_results(rows: Rows) -> list[Finding]:
 
 
 def _size(value: float | None) -> float:
-    """Return an error as a share of its bound; documents store infinity as None."""
+    """Return an error as a share of its bound. Documents store infinity as None."""
     return math.inf if value is None or math.isnan(value) else value
 
 
@@ -143,13 +141,13 @@ def _sums(details: Mapping[str, Any]) -> float:
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
-    """Return a sort key for a run: wrong results rank highest, then unclear ones, then larger errors."""
+    """Return the sort key of a run: wrong results rank highest, then unclear results, then larger errors."""
     sums = _sums(details)
     return bool(_wrong_text(details)), sums > 1, _size(details["worst_error_of_bound"]), sums
 
 
 def _wrong_text(details: Mapping[str, Any]) -> str:
-    """Describe the faults of a first result; empty where there is none."""
+    """Describe the faults of a first result; return an empty string if there is none."""
     element, worst = details.get("wrong_element"), details["worst_error_of_bound"]
     texts = []
     if _size(worst) > 1 or (element is not None and _size(element["worst"]) > 1):
@@ -175,41 +173,41 @@ def _element_text(element: Mapping[str, Any]) -> str:
 
 def _times(value: float | None) -> str:
     size = _size(value)
-    return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"
+    return f"{units.significant(size)} times" if size < 1e6 else "more than a million times"
 
 
 # -- rates, and shares of the dense peak -------------------------------------------------------------------------------
 
-# A smaller gain can come from the choice of shapes and from clocks.
+# The choice of shapes and clocks can cause a smaller gain.
 TF32_GAINS = 1.2
-# Burst and sustained rate are shown as one if they differ by no more than this.
+# If the burst rate and the sustained rate differ by at most this share, they are shown as one rate.
 ONE_RATE = 0.02
 
 
 def judged_rows(rows: Iterable[Measurement]) -> list[Measurement]:
-    """Return the rows that a dtype is judged by: sustained rates, else bursts (`--burst`), else ordinary rows."""
-    kept = []
-    for mine in runs.group_by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
-        of = runs.group_by(lambda row: row.case.get("rate"), mine)
-        kept += of.get("sustained") or of.get("burst") or mine
-    return kept
+    """Return the judged rows of each dtype: the sustained rates, else bursts (`--burst`), else ordinary rows."""
+    judged = []
+    for of_dtype in runs.group_by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
+        by_rate = runs.group_by(lambda row: row.case.get("rate"), of_dtype)
+        judged += by_rate.get("sustained") or by_rate.get("burst") or of_dtype
+    return judged
 
 
 def rate_word(row: Measurement, rows: Rows) -> str:
-    """Return `sustained` or `burst`, or an empty string if the product's two rates are about equal."""
+    """Return `sustained` or `burst`; an empty string if the two rates of the product are about equal."""
     other = _other_rate(row, rows)
     is_one = other is not None and abs(rate(row) - rate(other)) <= ONE_RATE * rate(row)
     return "" if is_one else row.case.get("rate", "")
 
 
 def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
-    """Return the burst row of the same product for a sustained row, or the reverse; None if there is none."""
-    other = {"burst": "sustained", "sustained": "burst"}.get(row.case.get("rate", ""))
-    return next((each for each in rows if other and each.case == {**row.case, "rate": other}), None)
+    """Return the burst row that belongs to a sustained row, or the reverse; None without one."""
+    name = {"burst": "sustained", "sustained": "burst"}.get(row.case.get("rate", ""))
+    return next((other for other in rows if name and other.case == {**row.case, "rate": name}), None)
 
 
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
-    """Return the fastest product of each dtype in the requested precision, without emulated ones."""
+    """Return the fastest product of each dtype in the requested precision. Emulated products do not count."""
     right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
     return judging.best(judged_rows(right), NAME, "dtype", rate)
 
@@ -244,12 +242,11 @@ def _unit(row: Measurement) -> str:
 
 
 def ceilings(device: DeviceRows) -> Ceilings:
-    """Return the dense peak of each dtype that was measured."""
     return product_ceilings(fastest_products(device.rows), device.part)
 
 
 def product_ceilings(dtypes: Iterable[str], part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
-    """Return the known peaks of these dtypes. The key `products` has the reason if none is known."""
+    """Return the known peaks of these dtypes. If no peak is known, the key `products` has the reason."""
     names = list(dtypes)
     if part is None or not names:
         return {}
@@ -257,11 +254,11 @@ def product_ceilings(dtypes: Iterable[str], part: GpuPeaks | Unknown | None) -> 
         return {"products": Ceiling(None, part.reason)}
     known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
     if not known:
-        return {"products": Ceiling(None, _without(part, names))}
+        return {"products": Ceiling(None, _why_no_peak(part, names))}
     return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
 
 
-def _without(part: GpuPeaks, dtypes: Sequence[str]) -> str:
+def _why_no_peak(part: GpuPeaks, dtypes: Sequence[str]) -> str:
     if part.missing:
         return part.missing
     if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
@@ -270,7 +267,7 @@ def _without(part: GpuPeaks, dtypes: Sequence[str]) -> str:
 
 
 def share_of_products(rows: Rows, part: GpuPeaks | Unknown | None) -> list[Finding]:
-    """Compare the fastest product of each dtype with the dense peak. No finding for a CPU, or without a rate."""
+    """Compare the fastest product of each dtype with the dense peak. A CPU, or rows without a rate, have no finding."""
     best = fastest_products(rows)
     if not (ceilings := product_ceilings(best, part)):
         return []
@@ -301,7 +298,7 @@ def share_of_products(rows: Rows, part: GpuPeaks | Unknown | None) -> list[Findi
             "clock_hz": peak.clock_hz,
             "flop_per_clock_per_sm": peak.per_clock_per_sm,
         }
-    evidence |= {"without_peak": without, "without_peak_because": _without(part, without) if without else None}
+    evidence |= {"without_peak": without, "without_peak_because": _why_no_peak(part, without) if without else None}
     message = f"{', '.join(texts)} ({part.label})"
     if without and part.missing:
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
@@ -310,19 +307,19 @@ def share_of_products(rows: Rows, part: GpuPeaks | Unknown | None) -> list[Findi
 
 
 def _clock_seen(row: Measurement) -> float | None:
-    """Return the median SM clock inside the row's windows over all runs, or None."""
+    """Return the median SM clock inside the windows of all runs; None if unknown."""
     clocks = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each_run(row)]
     medians = [clock["median"] for clock in clocks if clock]
     return statistics.median(medians) if medians else None
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """Return the fastest product of each dtype, with its share of the peak. A square one is named like `8192×8192`."""
+    """Return the fastest product of each dtype, with its share of the peak. A square is named `8192×8192`."""
     lines = []
     for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
-        text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
-        text = ", ".join(filter(None, (dtype, text, rate_word(row, device.rows))))
+        shape = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
+        text = ", ".join(filter(None, (dtype, shape, rate_word(row, device.rows))))
         lines.append(headline(NAME, text, row, known.get(dtype), "the peak"))
     return lines
 
@@ -351,12 +348,12 @@ JUDGE = Rules(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 # A shape has no rate if its calls are shorter than the resolution of the device's clock.
 TOO_FAST = "it was shorter than the clock's resolution"
-# A smaller gain is noise: two measurements of one product may differ by as much.
+# Two measurements of the same product may differ by as much, so a smaller gain is noise.
 LEAST_GAIN = 0.01
 
 
 def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
-    """Report the fastest shapes of all runs in one finding, each compared with the fastest square shape."""
+    """Report the fastest shapes of all runs in one finding, and compare each with the fastest square."""
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
     for dtype, of_runs in runs.group_by(lambda entry: entry.dtype, entries).items():
@@ -366,12 +363,12 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
         entry, best = max(searches, key=lambda search: search[1].flop_per_s)
         squares = {shape: rate for (name, shape), rate in rates.items() if name == dtype and len({*shape}) == 1}
         square = max(squares.keys() - {best.shape}, key=squares.__getitem__, default=None)
-        mine = rates.get((dtype, best.shape))
-        gain = None if square is None or mine is None else mine / squares[square]
+        its_rate = rates.get((dtype, best.shape))
+        gain = None if square is None or its_rate is None else its_rate / squares[square]
         text = f"{dtype} {_text(best.shape)} {units.flop_rate(best.flop_per_s, entry.unit)}"
         if gain is not None and square is not None:
-            gained = f"{units.percent(gain - 1)} above" if gain - 1 >= LEAST_GAIN else "no faster than"
-            text += f", {gained} {_text(square)}"
+            relation = f"{units.percent(gain - 1)} above" if gain - 1 >= LEAST_GAIN else "no faster than"
+            text += f", {relation} {_text(square)}"
         texts.append(text if all(entry.complete for entry in of_runs) else f"{text} (search cut off)")
         evidence[dtype] = {
             "shape": _text(best.shape),

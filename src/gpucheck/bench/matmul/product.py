@@ -1,7 +1,7 @@
 """The products of each dtype, the comparison of their results, and the search for the fastest shape.
 
-Later results of the same inputs, memory and stream use the same kernel, so they should be identical to the first, bit
-for bit. Elements that differ are computed again in float64: they may be wrong or only summed in another order.
+Repeated products of the same inputs, memory and stream use the same kernel, so the results should be bit-identical.
+Elements that differ are computed again in float64, because they may be wrong or only summed in another order.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
 
-# float8 has no random generator, so its numbers are drawn in float32, this many at once (64 MiB).
+# float8 has no random generator. The numbers are drawn in float32, as many as this at once (64 MiB).
 _DRAWN_AT_ONCE = 2**24
-# int8 operands leave out -128, so that their mean is zero. Random sums of a billion terms then fit into int32.
+# int8 operands leave out -128, so that their mean is zero. The sum of a billion random terms then fits into int32.
 _LARGEST_INT8 = 127
 
 
 class Matrices(NamedTuple):
-    """The operands and the result of one product: a is M×K, b is K×N, out is M×N."""
+    """The operands and the result of one product. a is M×K, b is K×N, out is M×N."""
 
     a: Tensor
     b: Tensor
     out: Tensor
 
 
-# A `Bind` returns a call without arguments that multiplies these matrices. It also allocates what the call needs.
+# A `Bind` returns a call without arguments that multiplies these matrices, and allocates the memory of the call.
 Bind = Callable[[Tensor, Tensor, Tensor], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class ProductKind:
-    """The products of one dtype. `bound_of` is the precision of their error bound, if the dtypes do not define it."""
+    """The products of one dtype. `bound_of` is the precision of the error bound, if the dtypes do not define it."""
 
     operand: torch.dtype
     result: torch.dtype
@@ -79,22 +79,14 @@ def _int_mm(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
 
 
 def _scaled_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool = False) -> Callable[[], object]:
-    # Scales of 1 leave the data as it is.
+    # Scales of 1 do not change the data.
     scale = torch.ones((), dtype=torch.float32, device=a.device)
-    return functools.partial(
-        torch_private.kernel("torch._scaled_mm"),
-        a,
-        b,
-        scale_a=scale,
-        scale_b=scale,
-        out_dtype=out.dtype,
-        use_fast_accum=fast,
-        out=out,
-    )
+    options: dict[str, Any] = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
+    return functools.partial(torch_private.kernel("torch._scaled_mm"), a, b, out=out, **options)
 
 
 # tf32 is a way to multiply float32. float8_e4m3fn_fast is a way to multiply float8, faster on Ada and Hopper but with
-# less precise sums; data sheets give this rate. Results of float8 are bfloat16, which the next layer of a model uses.
+# less precise sums. Data sheets give the rate of this way. Products of float8 have bfloat16 results, as in models.
 KINDS: dict[Dtype, ProductKind] = {
     "float64": ProductKind(torch.float64, torch.float64, _mm),
     "float32": ProductKind(torch.float32, torch.float32, _mm),
@@ -114,7 +106,7 @@ def view(kind: ProductKind, flat: Matrices, shape: Shape) -> Matrices:
     """Return matrices of this shape at the start of flat memory."""
     m, n, k = shape
     a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
-    # torch's private products of one-byte types require a B that is stored by columns on CUDA.
+    # On CUDA, torch's private products of one-byte types need a B that is stored by columns.
     return Matrices(a.view(m, k), b.view(n, k).t() if kind.operand.itemsize == 1 else b.view(k, n), out.view(m, n))
 
 
@@ -150,7 +142,7 @@ def why_no_kernel(error: BaseException, kind: ProductKind, accel: Accel) -> str 
     """Return the reason if `error` means that the library has no kernel for the product, else None."""
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
-    # torch's private functions have other messages, so any error of theirs may mean a missing kernel.
+    # torch's private functions have no fixed message, so any of their errors may mean a missing kernel.
     if kind.bind is _mm and "not implemented for" not in str(error):
         return None
     broken = feature("torch.AcceleratorError")
@@ -176,22 +168,22 @@ def try_once(call: Callable[[], _T], kind: ProductKind, accel: Accel) -> _T:
 # A size of 8192 fills the largest current GPU: an H200 takes 1.4 ms in bfloat16. 4096 shows the rate of smaller work.
 # The largest size is not always the fastest: an L4 is faster at 2048 than at 10240. A CPU core takes 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}
-# On a CPU, other dtypes than these are not measured by default, to save time.
+# To save time, a CPU measures only these dtypes by default.
 DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
-# These GPUs have 32 or more float64 results per clock and SM. Others have 2 to 4, so one large product would take the
-# whole time. Source: CUDA C++ Programming Guide, "Arithmetic Instructions".
+# GPUs of these compute capabilities have at least 32 float64 results per clock and SM. Others have 2 to 4, so one large
+# product would take the whole time. Source: CUDA C++ Programming Guide, "Arithmetic Instructions".
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 # With --cold, all sets together are larger than this many last-level caches. Source: CUTLASS's profiling guide.
 COLD_FACTOR = 2
-# A cache of unknown size is assumed to be as large as the largest known one (256 MiB, MI300X).
+# The largest known cache, of the MI300X, is assumed if the cache size is unknown.
 ASSUMED_CACHE_BYTES = 256 * units.MIB
-# A case has at most this many sets. Small products would need more to exceed the cache, so they are not called cold.
+# A case has at most this many sets. A small product needs more sets to exceed the cache, and is not called cold.
 MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ProductCase:
-    """One product to time on `sets` equal sets of matrices in turn. `cold` means that the sets exceed the cache."""
+    """One product, timed on `sets` equal sets of matrices in turn. `cold` means that the sets exceed the cache."""
 
     dtype: Dtype
     shape: Shape
@@ -210,7 +202,7 @@ class ProductCase:
 
     @property
     def setting(self) -> Precision:
-        """torch's setting for float32 products in this case."""
+        """The setting of torch for float32 products."""
         return "tf32" if self.dtype == "tf32" else "ieee"
 
     @property
@@ -226,7 +218,7 @@ class ProductCase:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the matrices, a copy of the first result, and a comparison or check, the larger of the two."""
+        """The bytes of the matrices, a copy of the first result, and the larger of the comparison and the check."""
         m, n, k = self.shape
         return self.sets * self.set_bytes + m * n * self.kind.itemsizes[2] + max(m * n, reference.extra_bytes(m, n, k))
 
@@ -236,7 +228,7 @@ class ProductCase:
 
 
 def cases(options: MatmulOptions, accel: Accel) -> list[ProductCase]:
-    """Return the cases to time. Without `--dtype`, dtypes that are slow or emulated on the device are left out."""
+    """Return the cases to time. The default leaves out dtypes that are slow or emulated on the device."""
     shapes = options.wanted or tuple(
         (size, size, size) for size in DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
     )
@@ -250,45 +242,41 @@ def cases(options: MatmulOptions, accel: Accel) -> list[ProductCase]:
     if not options.cold:
         return cases
     cache = (host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes) or ASSUMED_CACHE_BYTES
-    # The sets of a case together exceed the cache.
     sets = [(case, max(2, COLD_FACTOR * cache // case.set_bytes + 1)) for case in cases]
     return [replace(case, sets=min(count, MOST_SETS), cold=count <= MOST_SETS) for case, count in sets]
 
 
 def fitting(wanted: Sequence[ProductCase], options: MatmulOptions, room: int) -> Iterator[ProductCase]:
-    """Yield the cases that fit into `room` bytes. Raises UsageError if a shape that the user gave does not fit."""
+    """Yield the cases that fit into `room` bytes. Raises UsageError if a shape of the user does not fit."""
     for case in wanted:
         if case.bytes <= room:
             yield case
         elif options.wanted:
-            raise UsageError(
-                f"{case.label} does not fit",
-                f"its matrices, a copy of the result and its check use {units.capacity(case.bytes)}, but only "
-                f"{units.capacity(room)} are free",
-                "use a smaller --size",
-            )
+            needs = f"its matrices, a copy of the result and its check use {units.capacity(case.bytes)}"
+            why = f"{needs}, but only {units.capacity(room)} are free"
+            raise UsageError(f"{case.label} does not fit", why, "use a smaller --size")
 
 
-# -- later results against the first one -------------------------------------------------------------------------------
+# -- later results against the first result ----------------------------------------------------------------------------
 
-# Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
+# Comparing takes at most this share of the time since the first result.
 ALLOWANCE = 0.1
-# At most this many differing results, and this many elements of each, are examined, each result for about a second.
+# The numbers of differing results, and of their elements, that are examined. Examining a result takes about a second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
-# Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
+# Results are examined in blocks of this many elements. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
 
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return a view of the memory as integers, in which a NaN equals itself and -0 differs from 0."""
+    """Return a view as integers, in which a NaN equals itself and -0 differs from 0."""
     return tensor.view(_WHOLE_NUMBERS[tensor.dtype.itemsize])
 
 
 @dataclass(slots=True)
 class RepeatCheck:
-    """Compares the results of equal sets of matrices with the first result. `precision` is as in `check_first`."""
+    """Compares the results of equal sets of matrices with the first result. `precision` is that of the error bound."""
 
     sets: Sequence[Matrices]
     accel: Accel
@@ -305,8 +293,8 @@ class RepeatCheck:
         self._began_s = self.accel.host_now()
 
     def before(self, sample: int, calls: int) -> None:
-        """Compare the previous window's result if the allowance permits. The first comparison is always made."""
-        # Before window 0, only the first results exist.
+        """Compare the result of the previous window if the allowance permits, and in any case once."""
+        # Before window 0, there are only the first results.
         if sample and (not self.compared or self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s)):
             self._compare(self.sets[self.compared % len(self.sets)])
 
@@ -317,7 +305,7 @@ class RepeatCheck:
             self._compare(matrices)
 
     def details(self) -> dict[str, Any]:
-        """Return the comparisons for a row's details. `worst` is the differing element farthest from float64."""
+        """Return the details of a row. `worst` is the differing element with the largest error against float64."""
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
@@ -334,24 +322,24 @@ class RepeatCheck:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, matrices: Matrices) -> None:
-        """Find the worst of the elements that differ most, if they still differ in a copy that the host compares."""
+        """Find the worst of the elements that differ most. The host compares copies, which may be equal."""
         differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
         for start in range(0, matrices.out.shape[0], rows):
-            now, before = matrices.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
-            places = (bits(now) != bits(before)).nonzero()
-            index = places[:, 0], places[:, 1]
-            got = now[index].double()
+            later, first = matrices.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
+            positions = (bits(later) != bits(first)).nonzero()
+            index = positions[:, 0], positions[:, 1]
+            got = later[index].double()
             # A NaN counts as the largest difference.
-            size = (got - before[index].double()).abs_().nan_to_num_(nan=float("inf"))
-            size, order = size.topk(min(MOST_ELEMENTS, len(places)))
-            at = ((start + row, column) for row, column in places[order].tolist())
-            differing += zip(size.tolist(), at, got[order].tolist(), strict=True)
+            sizes = (got - first[index].double()).abs_().nan_to_num_(nan=float("inf"))
+            sizes, order = sizes.topk(min(MOST_ELEMENTS, len(positions)))
+            places = ((start + row, column) for row, column in positions[order].tolist())
+            differing += zip(sizes.tolist(), places, got[order].tolist(), strict=True)
         if not differing:
             return
-        most = sorted(differing, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
-        places_of, values = [place for _, place, _ in most], [value for _, _, value in most]
-        worst = reference.check_elements(matrices.a, matrices.b, matrices.out, places_of, self.precision, got=values)[0]
+        differing.sort(key=lambda element: element[:2], reverse=True)
+        _, at, values = zip(*differing[:MOST_ELEMENTS], strict=True)
+        worst = reference.check_elements(matrices.a, matrices.b, matrices.out, at, self.precision, got=values)[0]
         if self.worst is None or worst.worst > self.worst.worst:
             self.worst = worst
 
@@ -366,7 +354,7 @@ class FirstCheck:
     operands_spread: float | None
 
     def details(self) -> dict[str, Any]:
-        """Return the check for a row's details."""
+        """Return the details of a row."""
         rows, sums = self.rows, self.sums
         sampled = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst)
         wrong = sampled if rows.worst > 1 else self.element
@@ -396,32 +384,32 @@ def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> Fi
 
 # -- the search for the fastest shape. Pure: it uses no clock and no device --------------------------------------------
 
-# A scan of every shape would take this long for each shape, and at least this many calls, one of them untimed. For
-# comparison, mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
+# A scan would time each shape for this long, and with at least this many calls, of which one is untimed. In comparison,
+# mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
 SCAN_S, SCAN_CALLS = 0.1, 5
-# The search takes at most a twentieth of a scan's time. The factor leaves room for windows that run over.
+# The search takes at most a twentieth of a scan's time. The factor allows for windows that run over.
 OF_A_SCAN = 1 / 21.5
-# The search's time is not reduced below this for small ranges.
+# The least time of a search, however small the range is.
 LEAST_S = 1.0
-# Looks are short tries that rank shapes. They take this share of the search's time, and the final takes the rest.
+# Looks are short tries that rank shapes. Looks take this share of the search's time, and the final takes the rest.
 LOOKING = 0.6
-# A look's window. An event resolves 0.5 µs. Longer windows gain nothing: the clock varies as much in 10 ms as in 2 ms.
+# The window of a look. An event resolves 0.5 µs, and the clock varies as much in 10 ms as in 2 ms.
 LOOK_S = 1e-3
 # One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
-# Shares of all looks that the time allows: the spread points before the first crossings, and the crossings of a round.
+# Spread points before the first crossings, and crossings in a round, as shares of the looks that the time allows.
 SPREAD, CROSSED = 0.25, 1 / 30
-# This many spread points between two rounds of crossings find good sides that no crossing would try.
+# The number of spread points between two rounds of crossings. Spread points find sides that no crossing would try.
 SPREAD_BETWEEN = 4
-# This many best sides of each dimension are crossed. Ranking 24³ crossings takes about 10 ms.
+# The number of best sides of each dimension that are crossed. Ranking 24³ crossings takes about 10 ms.
 MOST_CROSSED = 24
-# The search gives up after this many shapes without a kernel if none had one: the device does not support the dtype.
+# The search ends after this many shapes if none has a kernel, because the device does not support the dtype.
 MOST_REFUSED = 16
 # The best eight shapes seldom differ by more than noise. Three are enough if a call is long.
 MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
-# An interval needs 6 rounds. More than 24 rounds only narrow it.
+# An interval needs 6 rounds. More than 24 rounds are not needed.
 FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 6, 12, 24
-# Ranges with more shapes than this are sampled and never listed.
+# A range with more shapes than this is sampled and never listed.
 MOST_LISTED = 200_000
 # The root of x⁴ = x + 1 spreads points evenly in three dimensions. Source: Martin Roberts, "The Unreasonable
 # Effectiveness of Quasirandom Sequences" (2018).
@@ -432,56 +420,55 @@ _MOST_DRAWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The shapes of three axes for which `fits` is true."""
+    """The shapes on three axes that fit."""
 
     axes: tuple[Dimension, Dimension, Dimension]
     fits: Callable[[Shape], bool] = lambda shape: True
 
     def shapes(self) -> Iterator[Shape]:
-        """Return the shapes that fit, in order."""
         m, n, k = (axis.values for axis in self.axes)
         return (shape for shape in itertools.product(m, n, k) if self.fits(shape))
 
     def count(self) -> int | None:
-        """Return the number of shapes that fit, or None if there are too many to list."""
+        """Return the number of shapes that fit; None if there are too many to list."""
         spanned = math.prod(len(axis.values) for axis in self.axes)
         return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
 
 
 @dataclass(frozen=True, slots=True)
 class TryResult:
-    """The result of a try: operations per second, or None and the reason for a shape without a kernel."""
+    """The result of a try: operations per second, or None and the reason if the shape has no kernel."""
 
     rate: float | None
     spent_s: float
     reason: str = ""
 
 
-# A `TryShape` tries a shape for about the given seconds.
+# A `TryShape` tries a shape for about this number of seconds.
 TryShape = Callable[[Shape, float], TryResult]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
-    """Return the operations of one call: a product and a sum for each of the m·n·k terms."""
+    """Return the operations of one call: a multiplication and an addition for each of the m·n·k terms."""
     return 2.0 * math.prod(shape)
 
 
 class ShapeSearch:
-    """Choose shapes and try them with `take`. `best` is valid at any moment, also after an exception from `take`.
+    """Choose shapes and try them with `take`. `best` is valid at any time, also after an exception from `take`.
 
-    Looks only select the finalists, because readings are noisy and the clock drifts. The final measures the finalists
-    in turn. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with
-    points spread over the range and then crosses (combines) the sides of good shapes. All tries take about `limit_s`.
+    Looks only select the finalists, because looks are noisy and the clock drifts. The final measures the finalists in
+    turn. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with points
+    spread over the range, and then crosses (combines) the sides of good shapes. All tries take about `limit_s`.
     """
 
     def __init__(self, grid: Grid, limit_s: float, take: TryShape) -> None:
         self.refused: dict[Shape, str] = {}
-        # A shape without a kernel is excluded from the grid.
+        # Shapes without a kernel do not fit.
         self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))
         self.shapes_in_range = self.grid.count()
         self.time_s, self.spent_s, self.tries, self.complete = limit_s, 0.0, 0, False
         self._take = take
-        # A score is a shape's rate divided by the reference shape's rate at that time. The first key is the reference.
+        # A score is the rate of a shape divided by the current rate of the reference shape, which is the first key.
         self._scores: dict[Shape, float] = {}
         self._reference_rates: list[float] = []
         self._finals: dict[Shape, list[float]] = {}
@@ -493,7 +480,7 @@ class ShapeSearch:
 
     @property
     def finalists(self) -> list[SearchedShape]:
-        """The shapes of the final, the fastest first. Empty until each was measured once."""
+        """The shapes of the final, the fastest first; empty until each shape has a rate."""
         finalists = []
         for shape, rates in self._finals.items() if all(self._finals.values()) else ():
             interval = stats.interval(rates)
@@ -503,14 +490,14 @@ class ShapeSearch:
 
     @property
     def best(self) -> SearchedShape | None:
-        """The fastest shape so far: from the final once each finalist has a rate, before that from looks."""
+        """The fastest shape so far: from the final if each finalist has a rate, else from looks."""
         if finalists := self.finalists:
             return finalists[0]
         ranked = self._ranked()
         return SearchedShape(*ranked[0], self._rate(ranked[0]), None, None, 0) if ranked else None
 
     def run(self) -> None:
-        """Search until the time is over or no shape is left. Raises what `take` raises."""
+        """Search until the time is over or no shape is left. Raises the errors of `take`."""
         points = self._points()
         while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
             self._look(shape)
@@ -525,26 +512,26 @@ class ShapeSearch:
         self.complete = True
 
     def _points(self) -> Iterator[Shape]:
-        """Yield untried shapes: the middle of the range, then points spread over it, then the rest."""
-        draw = missed = 0
-        while missed < _MOST_DRAWS:
-            places = [(0.5 + draw * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
-            sides = zip(places, (axis.values for axis in self.grid.axes), strict=True)
-            m, n, k = (values[int(place * len(values))] for place, values in sides)
+        """Yield untried shapes: the middle of the range, then points spread over the range, then all others."""
+        draw = misses = 0
+        while misses < _MOST_DRAWS:
+            fractions = [(0.5 + draw * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
+            sides = zip(fractions, (axis.values for axis in self.grid.axes), strict=True)
+            m, n, k = (values[int(fraction * len(values))] for fraction, values in sides)
             is_new = (m, n, k) not in self._scores and self.grid.fits((m, n, k))
             if is_new:
                 yield m, n, k
-            missed, draw = 0 if is_new else missed + 1, draw + 1
+            misses, draw = 0 if is_new else misses + 1, draw + 1
         if self.shapes_in_range is not None:
             yield from (shape for shape in self.grid.shapes() if shape not in self._scores)
 
     def _looks(self, points: Iterator[Shape], call_s: float) -> None:
-        """Look at spread points and at crossings of good sides until the time is over."""
+        """Look at spread points and at crossings of good sides until the time is over. A call takes about `call_s`."""
         until_s = self.time_s * LOOKING
         affordable = until_s / (LOOK_S + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
         tries = -1
-        # A round without a try is the last.
+        # After a round without a try, no shape is left.
         while tries != self.tries:
             tries = self.tries
             for shapes in (itertools.islice(points, spread), self._crossings(crossed)):
@@ -566,9 +553,8 @@ class ShapeSearch:
         ranked = sorted(
             itertools.product(of_m, of_n, of_k), key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]]
         )
-        yield from itertools.islice(
-            (shape for shape in ranked if shape not in self._scores and self.grid.fits(shape)), count
-        )
+        untried = (shape for shape in ranked if shape not in self._scores and self.grid.fits(shape))
+        yield from itertools.islice(untried, count)
 
     def _final(self) -> None:
         """Measure the finalists in turn, so that the clock affects all of them equally."""
@@ -583,10 +569,10 @@ class ShapeSearch:
         window_s = max((left_s / WANTED_ROUNDS - 1.5 * sum(calls_s)) / len(shapes), LOOK_S)
         began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
         for done in range(MOST_ROUNDS):
-            # The next round is expected to take as long as the average so far.
+            # The next round is expected to take the mean time of the rounds so far.
             if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
                 return
-            # The order alternates, so that no shape always follows the same one.
+            # The order alternates, so that no shape always follows the same shape.
             for shape in [shape for shape in shapes[:: 1 if done % 2 == 0 else -1] if shape not in self.refused]:
                 if (rate := self._try(shape, window_s)) is None:
                     del self._finals[shape]
@@ -614,7 +600,7 @@ class ShapeSearch:
 
     @property
     def _level(self) -> float:
-        """The reference's current rate: a median of three, which one disturbance does not change."""
+        """The current rate of the reference shape: a median of three, which one disturbance does not change."""
         return statistics.median(self._reference_rates[-3:])
 
     def _rate(self, shape: Shape) -> float:

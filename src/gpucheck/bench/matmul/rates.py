@@ -1,4 +1,4 @@
-"""Two rates of a product on a chip at its power limit: a burst from the highest clock, and a sustained rate."""
+"""Measure two rates of a product on a chip at its power limit: bursts from the highest clock, and a sustained rate."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ RateKind = Literal["burst", "sustained"]
 
 # A burst runs products for BURST_S after a rest of REST_S. The burst rate is the median of BURSTS bursts.
 BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
-# An idle chip (345 MHz) ramps up under a kernel that draws little power, usually to its maximum within a second.
+# The clock of an idle chip (345 MHz) rises under a kernel that draws little power, usually to its maximum in a second.
 RISEN, SPIN_S, LONGEST_SPIN_S = 0.99, 0.05, 1.0
-# Two batches are in flight, so that the device never waits. Together they have at most `timing.MOST_CALLS` calls, for
-# which the launch queue has room.
+# Two batches are in the launch queue, so that the device never waits. Together they have at most MOST_CALLS calls.
 BATCH_S = 0.05
-# A rate has settled once the medians of two consecutive seconds agree, after at least three seconds.
+# A rate has settled if the medians of two consecutive seconds agree, after at least three seconds.
 SETTLING_S, AGREEING, LEAST_S, LONGEST_S = 1.0, 0.01, 3.0, 15.0
 POLL_S = 0.5e-3
 BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
 
 
 def longest_s(kinds: Sequence[RateKind]) -> float:
-    """Return the longest time that these rates of a product usually take, in seconds. A clock that rises late adds
-    to it."""
+    """Return the time in seconds that these rates take at most, unless the clock rises late."""
     return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)
 
 
 def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
-    """Repeat `call` without a pause until the rate settles, or for `longest_s` seconds. Return the windows of the last
-    two seconds.
+    """Repeat `call` without a pause until the rate settles, or for `longest_s`. Return the last two seconds.
 
-    `call_s` is the approximate time of one call on the device, much longer than that of enqueueing it. `details` has
+    `call_s` is the approximate time of one call on the device, much longer than its enqueueing. `details` has
     `settled`, and the total time in `after_s`.
     """
     calls = _calls_in(BATCH_S, call_s, 2)
@@ -71,7 +68,7 @@ def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s
 def burst(
     timer: Timer, call: Callable[[], object], cost: timing.Cost, read: Callable[[], Mapping[str, Any] | None]
 ) -> Timed:
-    """Run bursts of calls, each after a rest and from the highest clock. `read` returns the latest telemetry."""
+    """Run bursts of calls, each from the highest clock after a rest. `read` returns the latest telemetry."""
     calls = _calls_in(BURST_S, cost.call_s, 1)
     hold_s = max(SPIN_S / 2, timing.HOLD_BASE_S + timing.HOLD_FACTOR * calls * cost.enqueue_s)
     started, windows, began = timing.started_now(), [], []

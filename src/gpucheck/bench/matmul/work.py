@@ -1,4 +1,4 @@
-"""The command `bench matmul`: times every product that fits on every selected device, or searches for the fastest."""
+"""The command `bench matmul`: time the products on each selected device, or search for the fastest shape."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
-# Progress is not shown more often, because in a pipe each message is a line.
+# In a pipe, each message of the progress is a line, so messages are rare.
 PROGRESS_EVERY_S = 5.0
 
 # -- a product that is timed -------------------------------------------------------------------------------------------
 
-# The clock settles within about a second under load. A cold chip would score too high.
+# The clock settles within about a second under load. A cold chip would be too fast.
 WARM_UP_SHARE = 0.25
 # The clock is read about 20 times per second, and only readings inside windows count.
 LEAST_WATCHED_S = 1.5
-# Other load comes in bursts. A short row could lie entirely inside or outside of one.
+# Other load comes in bursts. A shorter row could be entirely inside or outside of a burst.
 LEAST_S = 0.8
 
 
 def measure(
     case: ProductCase, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[RateKind] = (), until: float = 0.0
 ) -> list[Measurement]:
-    """Return a row of one case for each rate in `wanted` that fits before `until`, else one ordinary row."""
+    """Return a row of the case for each rate in `wanted` that fits before `until`; without any, one ordinary row."""
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
         accel.reset_peak()
@@ -70,11 +70,8 @@ def measure(
         nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
-        limits = timing.Limits(
-            budget_s=budget_s * (1 - WARM_UP_SHARE),
-            warmup_s=budget_s * WARM_UP_SHARE,
-            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
-        )
+        least_s = LEAST_S if watch.reason else LEAST_WATCHED_S
+        limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE, least_s=least_s)
         work = timing.Work(call, empty=nothing, prepare=repeats.before)
         clock: timing.Clock = "device events" if accel.has_events else "host"
         threads = torch.get_num_threads()
@@ -88,21 +85,15 @@ def measure(
             "precision_state": precision.state(),
             **product.check_first(first, repeats.first, bound_of).details(),
         }
-    # Comparisons cover all rates, so only the first row has them.
+    # The comparisons cover all rates, so only the first row has them.
     corruption = [{"corruption": repeats.details()}, *({} for _ in taken[1:])]
     return [
         timing.row_of(
             NAME,
             accel.ref,
             timed,
-            case={
-                "dtype": case.dtype,
-                "m": m,
-                "n": n,
-                "k": k,
-                "support": case.support.kind,
-                **({"rate": rate} if rate else {}),
-            },
+            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind}
+            | ({"rate": rate} if rate else {}),
             work=(kind.work, product.operations(case.shape), kind.unit),
             memory=memory,
             cache="cold" if case.cold else "warm",
@@ -118,7 +109,7 @@ def measure(
 def _rates(
     ordinary: Timed, wanted: Sequence[RateKind], accel: Accel, call: Callable[[], object], watch: Watch, until: float
 ) -> list[tuple[RateKind | None, Timed]]:
-    """Measure the wanted rates; none unless the ordinary row kept the device busy and its clock was read."""
+    """Measure the wanted rates. Measure none if the ordinary row did not keep the device busy or has no clock."""
     clock = (ordinary.telemetry or {}).get("sm_clock_hz")
     if not wanted or clock is None or ordinary.launch != "unheld" or "launch-bound" in ordinary.flags:
         return []
@@ -138,15 +129,15 @@ def _rates(
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
 
 SEARCHED = "bench_matmul_search"
-# The sides of the shapes to search: the smallest keeps the device busy, the largest uses all of it.
+# The sides of the searched shapes. The smallest keeps the device busy, and the largest uses the whole device.
 DEFAULT_AXES = {"accelerator": Dimension(1024, 16384, 1024), "cpu": Dimension(128, 2048, 128)}
-# The JSON names this many shapes without a kernel, and counts all.
+# The JSON lists at most this many shapes without a kernel, and counts all.
 MOST_REFUSED_LISTED = 16
-# An idle clock settles within about a second. The search's reference shape corrects for the rest.
+# The clock settles within about a second. The search's reference shape corrects later changes.
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
-# Windows per try. Their median is not affected by one disturbance.
+# The number of windows in a try. One disturbance does not change their median.
 PARTS = 3
-# The assumed host time per call before the first measurement; a slow host needs this for an eager call.
+# The assumed time to enqueue a call before the first measurement. A slow host takes this long for an eager call.
 FIRST_ENQUEUE_S = 20e-6
 
 
@@ -159,12 +150,12 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 def search(
     case: ProductCase, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
-    """Find the fastest shape of the range for a dtype, None without kernels. Raises UsageError and torch's errors."""
+    """Find the fastest shape of a range; None if the dtype has no kernel. Raises UsageError and torch's errors."""
     began = shown_s = time.monotonic()
 
     def take(shape: Shape, window_s: float) -> TryResult:
         nonlocal shown_s
-        # Ranking all tried shapes takes as long as a short try.
+        # Ranking the shapes for a message takes as long as a short try.
         if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
             shown_s = now + PROGRESS_EVERY_S
             rate = units.flop_rate(best.flop_per_s, case.kind.unit)
@@ -199,22 +190,20 @@ def search(
             )
             emit(Answered(SEARCHED, tuple(results)))
     if not searcher.tries:
-        text = "x".join(axis.text for axis in grid.axes)
-        raise UsageError(
-            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
-        )
+        title = f"no shape of the range {'x'.join(axis.text for axis in grid.axes)} fits"
+        raise UsageError(title, f"{units.capacity(room)} are free", "use a smaller --range")
     return searcher.best
 
 
 def largest(grid: Grid, room: int, kind: ProductKind) -> tuple[int, int, int]:
-    """Return the elements of A, B and the result for the largest shapes, each limited to a third of `room` bytes."""
+    """Return the elements of A, B and the result for the largest shapes. Each is limited to a third of `room` bytes."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
     most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
 def grid_in(case: ProductCase, grid: Grid, room: int) -> Grid:
-    """Return the range without shapes that exceed `largest`, or that do not fit into `room` bytes with their check."""
+    """Return the shapes of the range that do not exceed `largest`, and that fit into `room` bytes with their check."""
     most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
@@ -232,7 +221,7 @@ def operands(case: ProductCase, grid: Grid, room: int, accel: Accel) -> Matrices
 
 
 class ShapeTrials:
-    """Tries shapes on a device. The time of a try is counted from the end of the previous try."""
+    """Tries shapes on a device. The time of a try starts at the end of the previous try."""
 
     def __init__(self, accel: Accel, kind: ProductKind, flat: Matrices) -> None:
         self._accel, self._kind, self._flat = accel, kind, flat
@@ -242,7 +231,7 @@ class ShapeTrials:
         self._ended_s = accel.host_now()
 
     def warm_up(self, shape: Shape) -> None:
-        """Load kernels, let the clock rise, and time a call. The first try includes this time."""
+        """Load kernels, let the clock rise, and time a call. This time counts for the first try."""
         call = self._call(shape)
         call()
         self._accel.synchronize()
@@ -256,8 +245,7 @@ class ShapeTrials:
                 self.warm_up(shape)
             calls, windows = self._windows(shape, window_s)
         except (RuntimeError, ValueError) as error:
-            reason = product.why_no_kernel(error, self._kind, self._accel)
-            if reason is None:
+            if (reason := product.why_no_kernel(error, self._kind, self._accel)) is None:
                 raise
             return TryResult(None, self._spent_s(), reason)
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
@@ -270,6 +258,7 @@ class ShapeTrials:
         return self._kind.bind(*product.view(self._kind, self._flat, shape))
 
     def _spent_s(self) -> float:
+        """Return the time since the end of the previous try, and end the current try."""
         began, self._ended_s = self._ended_s, self._accel.host_now()
         return self._ended_s - began
 
@@ -277,7 +266,7 @@ class ShapeTrials:
         """Return the calls of each window, and the lengths of the windows."""
         accel, call = self._accel, self._call(shape)
         expected_s = product.operations(shape) / self._rate.get(shape, self._last_rate)
-        # The first call of a shape selects and may load a kernel. This does not matter if calls are long.
+        # The first call of a shape selects a kernel and may load it. This time does not matter if calls are long.
         untimed = int(expected_s < timing.LONG_CALL_S)
         wanted = max(1, math.ceil(window_s / expected_s))
         parts = min(PARTS, wanted)
@@ -292,11 +281,11 @@ class ShapeTrials:
         return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
-        """Return the window lengths. Short calls are held back, and repeated if the device waited for the host."""
+        """Return the lengths of the windows. For short calls, the stream is held until all calls are enqueued."""
         accel = self._accel
         hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(timing.MOST_DOUBLINGS + 1):
-            held = short and accel.hold(hold_s)
+            is_held = short and accel.hold(hold_s)
             for _ in range(untimed):
                 call()
             first_s = accel.host_now()
@@ -306,11 +295,11 @@ class ShapeTrials:
                     call()
                 marks.append(accel.record())
             enqueue_s = accel.host_now() - first_s
-            waiting = not accel.done(marks[0])
+            is_waiting = not accel.done(marks[0])
             accel.synchronize()
             lengths = [accel.elapsed_s(start, end) for start, end in itertools.pairwise(marks)]
             self._enqueue_s = min(self._enqueue_s, enqueue_s / (parts * calls))
-            if waiting if held else sum(lengths) >= timing.AHEAD_IN_WINDOW * enqueue_s or not short:
+            if is_waiting if is_held else sum(lengths) >= timing.AHEAD_IN_WINDOW * enqueue_s or not short:
                 break
             hold_s *= 2
         return lengths
@@ -320,20 +309,20 @@ class ShapeTrials:
 
 # The default is enough for both rates (sustained and burst) of at least one dtype on a GPU with a readable clock.
 DEFAULT_BUDGET_S, CPU_BUDGET_S = 60.0, 30.0
-# A longer row would narrow the interval for this process, but not the differences between processes.
+# A longer row narrows the interval of this process, but not the differences between processes.
 LONGEST_ROW_S = 3.0
-# Dtypes used in training. Their rates are measured first.
+# The rates of these dtypes are measured first, because training uses them.
 RATED_FIRST = ("bfloat16", "float16", "tf32")
-# The search's share of a dtype's time with --search. The rest is for rows of the best shape and the squares.
+# With --search, the search takes this share of a dtype's time. The rest is for rows of the best shape and the squares.
 SEARCH_SHARE = 0.75
-# The share of free memory for matrices. The rest is for the library's workspace and the check.
+# Matrices take this share of the free memory. The rest is for the library's workspace and the check.
 MEMORY_SHARE = 0.8
 
 _T = TypeVar("_T")
 
 
 def command(options: MatmulOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
-    """Time matrix products on every selected device. Raises CannotLook and UsageError."""
+    """Time matrix products on each selected device. Raises CannotLook and UsageError."""
 
     def default_s(accel: Accel) -> float:
         return CPU_BUDGET_S if accel.is_cpu and not options.search else DEFAULT_BUDGET_S
@@ -344,7 +333,7 @@ def command(options: MatmulOptions, emit: Emit, shared: BenchInputs = ALONE) -> 
 def _rows(
     options: MatmulOptions, emit: Emit, searches: list[SearchResult], accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """Yield one device's rows: the requested or usual shapes of each dtype, and with --search the best shape."""
+    """Yield the rows of one device: the requested or default shapes of each dtype, and with --search the best shape."""
     wanted = product.cases(options, accel)
     available = [case for case in wanted if case.support.kind != "none"]
     info = accel.memory_info()
@@ -359,22 +348,22 @@ def _rows(
     with Watch(accel.uuid) as watch:
         if not options.search:
             kinds: tuple[RateKind, ...] = ("burst",) if options.burst else ("sustained", "burst")
-            can = accel.has_events and not watch.reason
-            both = rated(todo, deadline - time.monotonic(), kinds) if can else {}
-            if options.burst and not both:
-                needs = f"it takes {rates.BURSTS_S:.0f} s" if can else "the device's clock cannot be read"
-                emit(Notice(f"--burst has no effect on {accel.id}: {needs}", "warning"))
-            yield from _each(todo, accel, emit, deadline, watch, both)
+            has_clock = accel.has_events and not watch.reason
+            rates_of = rated(todo, deadline - time.monotonic(), kinds) if has_clock else {}
+            if options.burst and not rates_of:
+                why = f"it takes {rates.BURSTS_S:.0f} s" if has_clock else "the device's clock cannot be read"
+                emit(Notice(f"--burst has no effect on {accel.id}: {why}", "warning"))
+            yield from _each(todo, accel, emit, deadline, watch, rates_of)
             return
-        # Search for each dtype first, then measure the best shape and the squares in the same way.
+        # For each dtype, the search comes first. The best shape and the squares are then measured in the same way.
         grid = grid_of(options, accel)
         of_dtypes = list({case.dtype: case for case in available}.values())
         for done, case in enumerate(of_dtypes):
             watchdog.go_on()
             now_s = time.monotonic()
             left_s = max(deadline - now_s, 0.0) / (len(of_dtypes) - done)
-            searching = partial(search, case, grid, room, accel, left_s * SEARCH_SHARE, emit, searches)
-            fastest = _guarded(case, accel, emit, searching)
+            take = partial(search, case, grid, room, accel, left_s * SEARCH_SHARE, emit, searches)
+            fastest = _guarded(case, accel, emit, take)
             accel.empty_cache()
             if fastest is not None:
                 best = replace(case, shape=fastest.shape)
@@ -387,7 +376,6 @@ def rated(
 ) -> dict[ProductCase, tuple[RateKind, ...]]:
     """Return the products whose rates are measured: the largest of each dtype, for as many dtypes as time allows."""
     count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / rates.longest_s(kinds))
-    # The last case of a dtype is its largest.
     largest = {case.dtype: case for case in sorted(todo, key=lambda case: product.operations(case.shape))}
     usual = [dtype for dtype in dict.fromkeys((*RATED_FIRST, *largest)) if dtype in largest]
     return {largest[dtype]: kinds for dtype in usual[:count]}
@@ -401,22 +389,22 @@ def _each(
     watch: Watch,
     wanted: Mapping[ProductCase, tuple[RateKind, ...]],
 ) -> Iterator[Measurement]:
-    kept_s = sum(map(rates.longest_s, wanted.values()))
+    reserved_s = sum(map(rates.longest_s, wanted.values()))
     for done, case in enumerate(todo):
         watchdog.go_on()
         emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
         kinds = wanted.get(case, ())
-        share_s = max(until - kept_s - time.monotonic(), 0.0) / (len(todo) - done)
-        kept_s -= rates.longest_s(kinds)
-        until_here = until - kept_s - share_s * (len(todo) - done - 1)
-        taking = partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch, kinds, until_here)
-        yield from _guarded(case, accel, emit, taking) or ()
-        # The rows come first, so that a device failing here does not lose them.
+        share_s = max(until - reserved_s - time.monotonic(), 0.0) / (len(todo) - done)
+        reserved_s -= rates.longest_s(kinds)
+        its_end = until - reserved_s - share_s * (len(todo) - done - 1)
+        take = partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch, kinds, its_end)
+        yield from _guarded(case, accel, emit, take) or ()
+        # The cache is emptied after the rows, so that the rows are not lost if the device fails here.
         accel.empty_cache()
 
 
 def _guarded(case: ProductCase, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
-    """Return the result of `take`. Emit a skip and return None if the library has no such product."""
+    """Return the result of `take`. Emit a skip and return None if the library has no kernel. Raises CannotLook."""
     scarce = f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}"
     try:
         with no_room(accel, scarce, "matmul.memory"):

@@ -1,4 +1,4 @@
-"""Judge copies beside compute: the hidden share of their time and the correctness of the data. Pure."""
+"""Judge copies beside compute: the hidden share of their time, and the correctness of the data. Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,25 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, more of the
-# copy is exposed than hidden.
+# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, most of the
+# copy is exposed.
 HIDDEN, HALF = 0.8, 0.5
-# Copy and compute may differ by this share. An H100 at its power limit slows down by an eighth after calibration.
+# The times of copy and compute may differ by this share. An H100 at its power limit slows down by an eighth after the
+# calibration.
 BALANCED = 0.20
-# These flags make an overlap unreliable, because the times may vary between rounds by more than the overlap.
+# With one of these flags, an overlap is unreliable, because times may vary between rounds by more than the overlap.
 DOUBTFUL = ("cpu-busy", "device-shared", "few-samples", "noisy", "throttled", "unbalanced")
 AGAIN = "rerun on an idle machine, with a longer --time-budget"
 
 
 def answer(device: DeviceRows) -> list[OverlapResult]:
-    """Return the overlap of every case with all three parts. Times are those of whole groups."""
-    # Documents of earlier versions have pageable copies and copies on one stream too.
-    pinned = (
-        row
-        for row in device.rows
-        if row.name == NAME and (row.case["host_memory"], row.case["streams"]) == ("pinned", 2)
-    )
+    """Return the overlap of every case that has all three parts. A time is that of a whole group of calls."""
+    # Saved documents may also have pageable copies and copies on one stream.
+    pinned = [row for row in device.rows if (row.case["host_memory"], row.case["streams"]) == ("pinned", 2)]
     entries = []
     cases = runs.group_by(lambda row: tuple(row.case[name] for name in CASE), pinned)
     for (way, memory, streams, size), rows in cases.items():
-        # A part may have several rows, because each process calibrates its own number of products. A group is one call.
+        # A part may have several rows, because each process calibrates its number of products. A group is one call.
         groups = [
             [replace(run, calls_per_sample=1) for row in rows if row.case["what"] == what for run in row.runs]
             for what in ("copy", "compute", "both")
@@ -52,12 +49,12 @@ def answer(device: DeviceRows) -> list[OverlapResult]:
         if share.ci_low is not None and share.ci_high is not None:
             # The interval is widened to include the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
-        # `flags` are those of most runs of a part, and those that concern the three parts together.
+        # The flags are those of most runs of a part, and those of the three parts together.
         flags = [flag for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * (abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s))
         count = sum(len(run.samples_s) for run in groups[2])
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
-        # Such an interval does not show whether the copy hides.
+        # An interval from below HALF to above HIDDEN does not show whether the copy hides.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
         of_rounds = overlap, low, high, copy_s, compute_s, both_s, count, tuple(dict.fromkeys(flags))
         entries.append(OverlapResult(device.id, way, memory, streams, size, *of_rounds))
@@ -65,7 +62,6 @@ def answer(device: DeviceRows) -> list[OverlapResult]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Return one device's findings, the most important first."""
     entries = answer(device)
     if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
@@ -107,19 +103,10 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """Return the overlap of each direction."""
+    cases = [(f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden", row) for row in answer(device)]
     return [
-        Headline(
-            "overlap",
-            row.device,
-            f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden",
-            row.overlap,
-            "1",
-            row.ci_low,
-            row.ci_high,
-            flags=row.flags,
-        )
-        for row in answer(device)
+        Headline(NAME, row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags)
+        for case, row in cases
     ]
 
 

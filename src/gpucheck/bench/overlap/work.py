@@ -1,4 +1,4 @@
-"""The command `bench overlap`: time a copy, compute, and both at once, in turn; verify the copies."""
+"""The command `bench overlap`: time a copy, compute, and both at once, in turn. Verify the copies."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# The compute is a product of square matrices, with the smallest of these sides at which it takes LEAST_PRODUCT_S, or
-# the largest side. Launch and synchronization take about 10 µs.
+# The compute is a product of square matrices, with the smallest of these sides at which a product takes
+# LEAST_PRODUCT_S, or else the largest side. A launch and a synchronization take about 10 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
-# The product of each side runs this long to warm up. Under load the clock settles within about a second, and for the
-# most part in the first half of it.
+# The product of each side runs this long to warm up. Under load, the clock settles in about half a second.
 WARM_UP_S = 0.25
-# Copies rotate over this many slices. Refilling two takes a tenth of a second.
+# Copies rotate over this many slices. Refilling two slices takes a tenth of a second.
 SLICES = 2
 
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
-# Returns a group of the given number of calls.
+# A `MakeGroup` returns a group of the given number of calls.
 MakeGroup = Callable[[int], CallGroup]
 
 
-# A group takes at least this long. A launch and a synchronization, about 10 µs, are half a percent of it.
+# A group takes at least this long. A launch and a synchronization (about 10 µs) take half a percent of this time.
 SHORTEST_S = 2e-3
 # The launch queue blocks the host near 1 000 entries.
 MOST_COPIES, MOST_PRODUCTS = 200, 700
@@ -53,7 +52,7 @@ TRIES, CORRECTIONS = 3, 3
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
 ) -> CallGroup:
-    """Return a group of `count` calls with one wait at the end, on the stream that `current` makes current."""
+    """Return a group of `count` calls with one wait at the end, on the stream that `current` selects."""
 
     def calls() -> None:
         with current():
@@ -68,9 +67,9 @@ def balanced(copies_of: MakeGroup, products_of: MakeGroup) -> tuple[int, int]:
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
     products = 1
     for _ in range(CORRECTIONS):
-        # Both are timed each time, because clocks rise under load and links wake up.
-        longer = _least_s(copies_of(copies)) / _least_s(products_of(products))
-        products = max(1, min(MOST_PRODUCTS, round(products * longer)))
+        # Both groups are timed again, because clocks rise under load and links wake up.
+        ratio = _least_s(copies_of(copies)) / _least_s(products_of(products))
+        products = max(1, min(MOST_PRODUCTS, round(products * ratio)))
     return copies, products
 
 
@@ -83,20 +82,20 @@ def in_turn(copies: CallGroup, products: CallGroup) -> dict[str, CallGroup]:
 
 
 def _least_s(calls: CallGroup) -> float:
-    """Return the shortest time of a few windows of a group, without the first."""
+    """Return the shortest time of a few windows of a group. The first window does not count."""
     calls.window(0)
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
 
-# A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3, long compared with a launch and a wait (about 10 µs).
+# A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3. A launch and a synchronization take about 10 µs.
 DEFAULT_SIZE = 64 * MIB
 DEFAULT_BUDGET_S = 10.0
-# A case that is not precise after this time will not become precise.
+# More time than this does not make a case more precise.
 LONGEST_CASE_S = 2.0
 
 
 def size_for(options: OverlapOptions, room: buffers.BufferMemory) -> int:
-    """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if none does."""
+    """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if no size fits."""
     most = room.most(1)
     scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
     size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
@@ -108,9 +107,8 @@ def size_for(options: OverlapOptions, room: buffers.BufferMemory) -> int:
 def command(options: OverlapOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
     rows = functools.partial(_rows, options, emit)
-    on_cpu = devices.needs_gpu(
-        NAME, "a CPU has no copies to hide", "overlap measures a GPU's compute beside its copies"
-    )
+    why = "overlap measures a GPU's compute beside its copies"
+    on_cpu = devices.needs_gpu(NAME, "a CPU has no copies to hide", why)
     devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
@@ -134,8 +132,8 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
         products_of = functools.partial(group, accel, multiply)
         for done, direction in enumerate(options.directions):
             watchdog.go_on()
-            left, what = len(options.directions) - done, f"{units.capacity(size)} {direction.replace('_', ' ')}"
-            emit(Progress(f"{what} on {accel.id}", done, done + left))
+            left = len(options.directions) - done
+            emit(Progress(f"{units.capacity(size)} {direction.replace('_', ' ')} on {accel.id}", done, done + left))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / left, LONGEST_CASE_S)
             accel.reset_peak()
             ends, allowance_s = shared.ends(direction, "pinned"), budget_s * buffers.VERIFYING_SHARE
@@ -144,18 +142,16 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             counts = balanced(copies_of, products_of)
             groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
             groups["both"].window(0)  # the first use of the second stream is untimed
-            # The budget starts here, so that calibrating does not use up the time of the rounds.
-            until_s = accel.host_now() + budget_s - allowance_s
-            taken = concurrent.watched(
-                watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
-            )
+            # The budget starts after the calibration, so that the calibration does not use up the time of the rounds.
+            take = functools.partial(concurrent.in_turn, groups, accel.host_now() + budget_s - allowance_s)
+            taken = concurrent.watched(watch, dict.fromkeys(groups, 1), take)
             verified = copies.finish()
             case = {"direction": direction, "host_memory": "pinned", "streams": 2, "size_bytes": size}
             for part, timed in taken.items():
                 row = timing.row_of(
                     NAME,
                     accel.ref,
-                    # Times are per copy or product, because each process calibrates its own number of calls.
+                    # Times are per copy or product, because each process calibrates its number of calls.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
                     case={**case, "what": part},
                     work=("flop", 2.0 * side**3, "FLOP/s") if part == "compute" else ("bytes", float(size), "B/s"),
@@ -164,12 +160,12 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                     details=verified,
                     precision_requested=None if part == "copy" else "float32",
                 )
-                # The time of `both` is not that of a copy, so its row has no rate.
+                # The row `both` has no rate, because its time is not that of a copy.
                 yield row if part != "both" else replace(row, rate=None)
 
 
 def product(accel: Accel) -> tuple[int, Call]:
-    """Return the side of random matrices and a call that multiplies them. Also warms up the clock."""
+    """Return the side of random matrices and a call that multiplies them. Warm up the device's clock."""
     for side in SIDES:
         a, b, out = (torch.empty((side, side), device=accel.device) for _ in range(3))
         # The data is random, because zeros and ones draw less power and run faster.

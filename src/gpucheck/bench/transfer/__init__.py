@@ -1,4 +1,4 @@
-"""`bench transfer`: the rate of copies between host and device, and whether the data arrives unchanged. The options."""
+"""The options of `bench transfer`, which measures and verifies copies between host and device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpucheck.errors import UsageError
 from gpucheck.links import MEMORIES, Direction, HostMemoryKind
 from gpucheck.options import option
 
-# Parts are measured in this order.
+# The parts, in the order in which they run.
 PARTS = {
     "copies": "copies between host and device, by size",
     "idioms": "common ways to write a copy, allocation included",
@@ -19,7 +19,7 @@ PARTS = {
 }
 # No machine holds two buffers of 32 TiB.
 LARGEST_SIZE = 2**45
-# Sizes are multiples of this, which suits pages and DMA engines. All usual sizes are.
+# Sizes are multiples of this size, which suits pages and DMA engines.
 GRAIN = 64
 # Buffers take at most this share of the host's free memory, so that the machine keeps working.
 HOST_SHARE = 0.5
@@ -27,7 +27,7 @@ HOST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions(Selecting):
-    """The user's options. `host_share` is the share of the host's free memory that all buffers together may take."""
+    """The user's options. All buffers together may take `host_share` of the host's free memory."""
 
     noun, titles = "part", PARTS
     sizes: tuple[int, ...] = sizes(

@@ -1,4 +1,4 @@
-"""Judge `bench transfer`: correct data, share of the link, gain of pinned memory, and the other parts. Pure."""
+"""Judge `bench transfer`: correctness of the data, share of the link, gain of pinned memory, other parts. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.report import few
 from gpucheck.report.results.bench import Headline, LinkUnderLoad, PinnedGain, TransferResult
 
-# The names of the parts' measurements.
+# The names of the rows.
 NAME = "transfer"
 IDIOM, BOTH_WAYS, PEER = "transfer.idiom", "transfer.both_ways", "transfer.peer"
 
 
 def part(name: str) -> str:
-    """A part of this benchmark, in a document's `parts`."""
+    """Return the ID of a part of this benchmark in the `parts` of a document."""
     return f"{NAME}.{name}"
 
 
@@ -33,17 +33,19 @@ def part(name: str) -> str:
 
 # Smaller copies do not reach the link's rate.
 LARGE_BYTES = 16 * units.MIB
-# No link between host and device is faster, in bytes/s. NVLink-C2C of Vera Rubin has 0.9e12 per direction.
+# No link between host and device is faster, in bytes per second. NVLink-C2C of Vera Rubin has 0.9e12 per direction.
 FASTEST_LINK = 1e12
 
 
 def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Return the plain copies by direction."""
     return runs.group_by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
-    """Return each direction's largest pinned copy or None, preferably timed on the link. On a CPU any copy counts."""
+    """Return the largest pinned copy of each direction, or None. Copies that are timed on the link take precedence.
+
+    On a CPU, any copy counts.
+    """
     largest: dict[str, Measurement | None] = {}
     for way, rows in by_way(measurements).items():
         pinned = [row for row in rows if row.case["host_memory"] == "pinned" or way == "host_to_host"]
@@ -53,14 +55,9 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
 
 def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
     """Return the fastest large row of a direction. Rows with enough samples take precedence."""
-    large = [
-        row
-        for row in by_way(measurements).get(direction, ())
-        if row.rate is not None
-        and row.case["timed"] == timed
-        and (timed == "as_called" or row.case["host_memory"] == "pinned")
-        and size(row) >= LARGE_BYTES
-    ]
+    rows = [row for row in by_way(measurements).get(direction, ()) if row.rate is not None and size(row) >= LARGE_BYTES]
+    memories = ("pinned",) if timed == "link" else ("pinned", "pageable")
+    large = [row for row in rows if row.case["timed"] == timed and row.case["host_memory"] in memories]
     settled = [row for row in large if "few-samples" not in row.flags]
     return max(settled or large, key=judging.rate, default=None)
 
@@ -72,18 +69,18 @@ def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]
 
 # -- the link ----------------------------------------------------------------------------------------------------------
 
-# Healthy PCIe links reach 77 to 88 % of the raw rate (P100, A100, H100 and H200 in published runs of nvbandwidth and
-# others). Cloud operators use thresholds of 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
-# (nvbandwidth), and less to the host, where the copy engine is the limit.
+# Healthy PCIe links reach 77 to 88 % of the raw rate. Source: published runs of nvbandwidth and others on P100, A100,
+# H100 and H200. Cloud operators use thresholds of 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
+# (nvbandwidth), and less to the host, because the copy engine is the limit.
 LEAST_SHARE = 0.65
 LEAST_C2C_SHARE = 0.5
-# NVML's sum over the C2C links may differ from NVIDIA's figure by this share. A Grace Hopper reports 447 of 450 GB/s.
+# NVML's sum over the C2C links may differ from NVIDIA's rate by this share. A Grace Hopper reports 447 of 450 GB/s.
 C2C_AGREEMENT = 0.05
 BELOW_MAX, NOT_READ = "link-below-max", "the link could not be read under load"
 
 
 def below_maximum(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
-    """Return `generation` and `width` of a PCIe link as (now, maximum), if they are below the maximum."""
+    """Return `generation` and `width` of a PCIe link as (current, maximum), if they are below the maximum."""
     if link.c2c_bytes_per_s is not None:
         return {}
     pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
@@ -91,26 +88,25 @@ def below_maximum(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
-    """Return the link as read inside a row's windows; its limit is unknown if NVML contradicts NVIDIA's figure."""
+    """Return the link as read inside a row's windows. The limit is unknown if NVML contradicts NVIDIA's rate of C2C."""
     pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     generation, width = pcie.get("generation"), pcie.get("width")
-    most = pcie.get("max_generation"), pcie.get("max_width")
+    maximum = pcie.get("max_generation"), pcie.get("max_width")
     if c2c is not None:
-        agrees = abs(c2c - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
-        given, read = units.byte_rate(links.C2C_BYTES_PER_S), units.byte_rate(c2c)
-        why = f"NVML's NVLink-C2C links carry {read} together; NVIDIA specifies {given} for a Grace Hopper"
-        return LinkUnderLoad(
-            "NVLink-C2C", generation, width, *most, c2c, c2c if agrees else None, None if agrees else why
-        )
+        is_equal = abs(c2c - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
+        specified, read = units.byte_rate(links.C2C_BYTES_PER_S), units.byte_rate(c2c)
+        why = f"NVML's NVLink-C2C links carry {read} together; NVIDIA specifies {specified} for a Grace Hopper"
+        known = (c2c, None) if is_equal else (None, why)
+        return LinkUnderLoad("NVLink-C2C", generation, width, *maximum, c2c, *known)
     if not (generation and width):
         return None
     limit = links.link_rate(generation, width)
-    return LinkUnderLoad("PCIe", generation, width, *most, None, limit, None if limit else NOT_READ)
+    return LinkUnderLoad("PCIe", generation, width, *maximum, None, limit, None if limit else NOT_READ)
 
 
 def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
-    """Return the link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
+    """Return the link as read inside the windows of the largest pinned copies, in any run."""
     pinned = [row for row in measurements if row.case["host_memory"] == "pinned"]
     for row in sorted(pinned, key=lambda row: -row.case["size_bytes"]):
         for run in runs.each_run(row):
@@ -123,18 +119,18 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
 
 
 def flagged(row: Measurement) -> Measurement:
-    """Return the row, with the flag `link-below-max` if its large pinned copies used a link below its maximum."""
+    """Return the row, with the flag `link-below-max` if large pinned copies used a link below its maximum."""
     link = of_telemetry(row.telemetry)
     # Small copies do not keep the link awake.
     if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below_maximum(link):
         return row
-    # Copies faster than the reported link use another link.
+    # Copies that are faster than the reported link use another link.
     is_other = link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s
     return row if is_other else replace(row, flags=(*row.flags, BELOW_MAX))
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """Return the link's limit in bytes/s; None and the reason if it is unknown or a copy was faster."""
+    """Return the link's limit in bytes per second; None and the reason if unknown or below the fastest copy."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         why = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -143,7 +139,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
 
 
 def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
-    """Judge the share of the link that the best pinned row of each direction reaches."""
+    """Judge the share of the link that the best pinned row of each direction reaches, and the state of the link."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
@@ -157,7 +153,6 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     if limit is None:
         return [Finding(name, "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
-    # The slowest direction is judged.
     share, least = min(rates.values()) / limit, LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
     if share < least:
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
@@ -166,7 +161,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     else:
         title, carries = f"pinned copies reach {units.percent(share)} of the link", units.byte_rate(limit)
         finding = Finding(name, "pass", title, f"{reached}; {link.label} carries {carries}", evidence)
-    # A narrow link is a fault if no GPU slot has so few lanes, a slow link if the slot's generation is known.
+    # A link with fewer lanes than any GPU slot is a fault. A slow link is a fault if the slot's generation is known.
     findings, lower = [finding], below_maximum(link)
     if "width" in lower:
         now, most = lower["width"]
@@ -199,7 +194,7 @@ WORTH_TELLING = 1.2
 
 
 def corrupt(rows: Iterable[Measurement]) -> Finding:
-    """Return the finding on whether all compared copies arrived unchanged, in every run."""
+    """Return whether all compared copies arrived unchanged, in every run."""
     return judging.verification("transfer.corrupt", judging.compared(rows, _where), "copies arrived corrupted")
 
 
@@ -211,12 +206,12 @@ def _where(row: Measurement) -> str:
         return f"after `{_call(row)}`"
     if row.name == BOTH_WAYS:
         return f"{WAYS[case['direction']]}, both ways at once"
-    # Saved documents may contain copies within a device, which gpucheck no longer measures. They are verified too.
-    return _name(_pair(row)) if row.name == PEER else "within the device"
+    # A saved document may have rows of an unknown part, and their copies are verified too.
+    return _name(_pair(row)) if row.name == PEER else f"in {row.name}"
 
 
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return the findings of one device's plain copies, the most important first."""
+    """Judge the plain copies of one device. The most important finding is first."""
     rows = [row for row in measurements if row.name == NAME]
     if not rows:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
@@ -239,11 +234,11 @@ def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
-    few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
+    unsettled = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
 
     def importance(gain: PinnedGain) -> tuple[bool, bool, bool, int]:
-        """Prefer large copies to the device with enough samples, because training waits for them."""
-        is_settled = (gain.direction, gain.size_bytes) not in few
+        """Prefer large copies with enough samples, then copies to the device, because training waits for them."""
+        is_settled = (gain.direction, gain.size_bytes) not in unsettled
         return gain.size_bytes >= LARGE_BYTES, is_settled, gain.direction == "host_to_device", gain.size_bytes
 
     if not gains:
@@ -270,16 +265,15 @@ def times_raw(measurements: Iterable[Measurement]) -> list[tuple[Measurement, fl
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Report the line that is slowest compared with the raw copy, preferably of those that copy to the device."""
+    """Report the line that is slowest compared with the raw copy. Lines that copy to the device take precedence."""
     ratios = times_raw(row for row in measurements if row.name == IDIOM)
-    # Older documents also have lines that only pin memory, and lines of a DataLoader.
-    single = [timed for timed in ratios if not timed[0].case["idiom"].startswith(("raw", "pin_memory", "loader"))]
-    there = [timed for timed in single if timed[0].case["direction"] == "host_to_device"] or single
-    if not there:
+    lines = [timed for timed in ratios if timed[0].case["idiom"] != "raw"]
+    lines = [timed for timed in lines if timed[0].case["direction"] == "host_to_device"] or lines
+    if not lines:
         return []
     # A time of one or two samples may be disturbed.
-    settled = [timed for timed in there if "few-samples" not in timed[0].flags]
-    slowest, ratio = max(settled or there, key=itemgetter(1))
+    settled = [timed for timed in lines if "few-samples" not in timed[0].flags]
+    slowest, ratio = max(settled or lines, key=itemgetter(1))
     title = f"`{_call(slowest)}` takes {units.significant(ratio, 2)}× the raw copy"
     evidence = {"times_raw": {_call(row): ratio for row, ratio in ratios}, "size_bytes": size(slowest)}
     return [Finding("transfer.idioms", "info", title, "", evidence)]
@@ -291,10 +285,10 @@ def _call(row: Measurement) -> str:
 
 # -- copies that share a link: both ways, two devices ------------------------------------------------------------------
 
-# A link that carries both directions at once reaches 1.7 to 1.9 times the rate of one (nvbandwidth on PCIe 4 and 5 and
-# NVLink), a single engine that alternates between them 1.0.
+# A link that carries both directions at once reaches 1.7 to 1.9 times the rate of one direction. Source: nvbandwidth on
+# PCIe 4, PCIe 5 and NVLink. One copy engine that alternates between the directions reaches 1.0.
 LEAST_GAIN = 1.15
-# Links of the same kind differ by a few percent, but a link that is shared or has lost half its lanes shows one half.
+# Links of the same type differ by a few percent. A shared link, or a link that lost half its lanes, has half the rate.
 LEAST_OF_SIBLINGS = 0.6
 
 _SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
@@ -303,7 +297,7 @@ DevicePair = tuple[str, str]
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
-    """Return the rate of a large copy alone: the best on the link, else the calibration's, else the best as called."""
+    """Return the rate of one direction alone: the best on the link, else of the calibration, else as called."""
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
     alone_s = row.method.details.get("alone_s")
@@ -315,7 +309,7 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Compare the rates of both directions at once with the rates of one direction alone."""
+    """Compare the rates of both directions at once with the rate of each direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
     findings = []
     if without := [row for row in rows if row.rate is None]:
@@ -338,7 +332,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     title, message = f"both directions at once: {in_words(rates)}", f"{units.byte_rate(total)} together"
     if gain is not None:
         message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
-    # A healthy Grace has 359 GB/s in one direction over C2C, and 175 GB/s in each if both are used.
+    # A healthy Grace has 359 GB/s over C2C in one direction alone, and 175 GB/s in each of both directions at once.
     if gain is None or gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
         return [*findings, Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
@@ -346,7 +340,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return one finding for all pairs, with the matrix as evidence."""
+    """Judge all pairs in one finding, with the matrix as evidence."""
     rows = [row for row in measurements if row.name == PEER]
     if not rows:
         return []
@@ -364,17 +358,17 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         return [Finding(PEER, "inconclusive", title, "", evidence, "rerun on an idle machine")]
     typical = units.byte_rate(stats.median(list(rates.values())))
     if slow or mixed:
-        what, message = "without a direct path", f"through the host: {few([_name(pair) for pair in mixed])}"
+        state, message = "without a direct path", f"through the host: {few([_name(pair) for pair in mixed])}"
         if slow:
-            what = "much slower than the others"
+            state = "much slower than the others"
             message = f"median {typical}; " + few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
         fix = "nvidia-smi topo -m shows the links, gpucheck devices the state of each"
-        return [Finding(PEER, "warn", f"some pairs of devices are {what}", message, evidence, fix)]
+        return [Finding(PEER, "warn", f"some pairs of devices are {state}", message, evidence, fix)]
     how = " directly" if set(paths.values()) == {"peer"} else " through the host" if staged else ""
     return [Finding(PEER, "info", f"devices copy{how} at {typical} (median of {len(rates)} pairs)", "", evidence)]
 
 
-# Copies between GPUs over PCIe hang or arrive corrupted behind an IOMMU that translates, or ACS that redirects.
+# Copies between GPUs over PCIe may hang or arrive corrupted if the IOMMU translates addresses, or ACS redirects them.
 _WAY = "boot with iommu=pt, or switch PCIe ACS off in the firmware"
 
 
@@ -385,36 +379,29 @@ def not_measured(pair: DevicePair, reason: str, *, hangs: bool) -> Finding:
     fix = f"run `gpucheck devices`; {healthy}, look for Xid errors in the system log"
     if hangs:
         fix = f"{links.WITHOUT_PEERS}; {_WAY}; {fix}"
-    return Finding(
-        PEER,
-        "inconclusive",
-        f"copies from {source} to {destination} were not measured",
-        reason,
-        {"source": source, "destination": destination, "reason": reason},
-        fix,
-    )
+    title = f"copies from {source} to {destination} were not measured"
+    evidence = {"source": source, "destination": destination, "reason": reason}
+    return Finding(PEER, "inconclusive", title, reason, evidence, fix)
 
 
 def slower(rates: Mapping[DevicePair, float], paths: Mapping[DevicePair, str | None]) -> list[DevicePair]:
-    """Return pairs that are much slower than the median pair with the same path, or than the opposite direction."""
+    """Return the pairs that are much slower than the median pair with the same path, or than the opposite direction."""
     slow = []
     for pair, rate in rates.items():
         siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
-        fair = max(stats.median(siblings), rates.get(pair[::-1], 0.0))
-        slow += [pair] if rate < LEAST_OF_SIBLINGS * fair else []
+        slow += [pair] if rate < LEAST_OF_SIBLINGS * max(stats.median(siblings), rates.get(pair[::-1], 0.0)) else []
     return slow
 
 
 def pairs(rows: Iterable[Measurement]) -> tuple[dict[DevicePair, str | None], dict[DevicePair, float]]:
-    """Return the path of each measured pair, and the rate of each pair that has one."""
-    # Older documents also have rows of latencies.
-    rated = {_pair(row): row for row in rows if row.case.get("what", "rate") == "rate"}
-    paths = {pair: row.method.details["path"] for pair, row in rated.items()}
-    return paths, {pair: row.rate.median for pair, row in rated.items() if row.rate}
+    """Return the path of each measured pair, and the rate of each pair that has a rate."""
+    by_pair = {_pair(row): row for row in rows}
+    paths = {pair: row.method.details["path"] for pair, row in by_pair.items()}
+    return paths, {pair: row.rate.median for pair, row in by_pair.items() if row.rate}
 
 
 def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
-    """Return the devices, and the rate and path from each device (row) to each (column); None if unknown."""
+    """Return the devices, and the rate and the path from each device (row) to each (column); None if unknown."""
     ids = list(dict.fromkeys(row.case[end] for end in ("source", "destination") for row in rows))
     ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
     paths, rates = pairs(rows)
@@ -445,25 +432,21 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     ]
 
 
-# The judge of each part of a device. It receives all of the device's rows.
+# The judge of each part of a device. Each judge receives all rows of the device.
 OF_A_DEVICE = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Judge the parts that were begun on one device."""
+    """Judge the parts that were started on one device."""
     verified = corrupt(row for row in device.rows if row.name != PEER)
-    is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
-    findings = [
-        finding
-        for name, judge in OF_A_DEVICE.items()
-        if part(name) in device.parts
-        for finding in judge(device.rows, device.facts)
-    ]
-    return findings if is_silent else [verified, *findings]
+    findings = [verified] if verified.verdict != "pass" or verified.evidence["copies"] else []
+    for name, judge in OF_A_DEVICE.items():
+        findings += judge(device.rows, device.facts) if part(name) in device.parts else []
+    return findings
 
 
 def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """Judge the pairs of devices, if any was begun."""
+    """Judge the pairs of devices, if their part was started."""
     return peer([row for device in devices for row in device.rows], facts) if parts else []
 
 
@@ -474,7 +457,7 @@ def answer(device: DeviceRows) -> list[TransferResult]:
 
 
 def ceilings(device: DeviceRows) -> Ceilings:
-    """Return the link's limit, where large pinned copies were timed by the device's clock."""
+    """Return the link's limit if large pinned copies were timed on the device's clock."""
     rows = [row for row in device.rows if row.name == NAME]
     rates = [judging.rate(row) for row in fastest_links(rows).values()]
     if not rates:
@@ -484,7 +467,7 @@ def ceilings(device: DeviceRows) -> Ceilings:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """Return the fastest pinned copy of each direction, else the largest one; else the largest copy of any kind."""
+    """Return each direction's fastest pinned copy; without one, the largest pinned copy or the largest copy."""
     lines, fastest = [], fastest_links(device.rows)
     for way, pinned in largest_copies(device.rows).items():
         row = fastest.get(way) or pinned or max(by_way(device.rows)[way], key=size)

@@ -1,4 +1,4 @@
-"""The command `bench transfer`: the parts of each selected device, then the parts of several devices."""
+"""The command `bench transfer`: measure the parts of each selected device, then the copies between devices."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from gpucheck.units import GIB, KIB, MIB
 
 # Windows, with their refills and comparisons, take at most this share of a row's time.
 SAMPLING_SHARE = 0.6
-# A row that is not precise after this time will not become precise.
+# More time than this does not make a row more precise.
 LONGEST_ROW_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The input of a part on one device. Its rows should be measured by `deadline`, a time of `time.monotonic`."""
+    """The input of a part on one device. The rows should end by `deadline`, a time of `time.monotonic`."""
 
     options: TransferOptions
     accel: Accel
@@ -57,23 +57,23 @@ class Setting:
         return [memory for memory in self.options.memories if memory == "pageable" or self.accel.can_pin]
 
     def row_s(self, left: float, longest_s: float = LONGEST_ROW_S) -> float:
-        """Return the seconds for the next row, at most `longest_s`. The remaining time is for `left` such rows."""
+        """Return the seconds for the next of `left` rows, at most `longest_s`."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
 
 
 # -- copies between host and device ------------------------------------------------------------------------------------
 
-# The first three sizes are batches of token ids, of feature rows and of images. The others fill a link: 128 MiB,
-# nvbandwidth's 512 MiB, and 1 GiB, at which some machines get slower.
+# The first three sizes are batches of token IDs, of feature rows and of images. The larger sizes fill a link:
+# nvbandwidth uses 512 MiB, and at 1 GiB some machines get slower.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 SWEEP = tuple(2**power for power in range(12, 31))
-# The link may have gone to sleep since the previous row. It wakes within milliseconds.
+# An idle link sleeps, and wakes within milliseconds.
 ROW_WARM_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class CopyCase:
-    """The case of one row, timed by the device's clock (`link`), or by the host's with the wait (`as_called`)."""
+    """The case of one row. `link` means the device's clock, `as_called` the host's clock with the wait for the copy."""
 
     direction: Direction
     memory: HostMemoryKind
@@ -103,16 +103,15 @@ def copies(setting: Setting) -> Iterator[Measurement]:
     if not accel.is_cpu:
         buffers.wake(accel, shared)
     for done, case in enumerate(todo):
-        # After the deadline, a size is begun only if the user gave it or a verdict needs it.
-        is_begun = done and todo[done - 1].size == case.size
-        is_needed = is_begun or options.sizes or case.size <= judge.LARGE_BYTES
+        # After the deadline, a new size starts only if the user gave the size or a verdict needs it.
+        is_needed = options.sizes or case.size <= judge.LARGE_BYTES or (done and todo[done - 1].size == case.size)
         if not is_needed and time.monotonic() >= setting.deadline:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
         watchdog.go_on()
-        by = ", the link alone" if case.timed == "link" else ""
-        label = f"{units.capacity(case.size)} {case.direction.replace('_', ' ')}, {case.memory}{by}"
+        clock = ", the link alone" if case.timed == "link" else ""
+        label = f"{units.capacity(case.size)} {case.direction.replace('_', ' ')}, {case.memory}{clock}"
         emit(Progress(label, done, len(todo)))
         # Filling 1 GiB takes as long as four small rows.
         weights = [1.0 + later.size / (256 * MIB) for later in todo[done:]]
@@ -143,7 +142,7 @@ def measure(
         work=("bytes", float(case.size), "B/s"),
         cache="cold" if repeated.span_bytes >= room.cold else "warm",
         verify=lambda: {"rotation_bytes": repeated.span_bytes, **repeated.finish()},
-        # Copies to or from a device keep one core busy. Copies on the host keep all of torch's threads busy.
+        # Copies to or from a device use one core. Copies on the host use all threads of torch.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
     return judge.flagged(row)
@@ -160,7 +159,7 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[CopyCase]:
-    """Return the rows to time, the smallest size first: a lack of time drops the largest. Raises CannotLook."""
+    """Return the rows to time. The largest sizes are last, because a lack of time drops them. Raises CannotLook."""
     if not accel.can_pin and options.memories == ("pinned",):
         raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
@@ -174,7 +173,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
 
 
 def fitting(options: TransferOptions, room: buffers.BufferMemory, host_buffers: int) -> tuple[list[int], list[int]]:
-    """Return the sizes that fit, and those that do not. Raises UsageError if a size that the user gave does not fit."""
+    """Return the sizes that fit, and the sizes that do not. Raises UsageError if a size of the user does not fit."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)
     fits = [size for size in wanted if size <= most]
@@ -194,17 +193,17 @@ def fitting(options: TransferOptions, room: buffers.BufferMemory, host_buffers: 
 IDIOM_BYTES = 64 * MIB
 # Below this size, the call takes longer than the copy.
 LEAST_IDIOM_BYTES = 4 * KIB
-# Pinning more takes a second. If cold calls need more, the rows are labelled warm.
+# Pinning more memory takes a second. If cold calls need more, the rows are labelled warm.
 MOST_ROTATED_BYTES = 512 * MIB
-# Ten samples of tens of milliseconds suffice for a ratio.
+# Ten samples of tens of milliseconds are enough for a ratio.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
-# This mask flips every bit but the sign. The flipped data differs from every index, because no index has high bits.
+# The mask flips every bit but the sign. Flipped data differs from every index, because no index has high bits.
 FLIP = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """A line of source code that is compiled and timed. x is on the host, y on the device."""
+    """A line of source code to compile and to time. x is on the host, y on the device."""
 
     id: str
     code: str
@@ -216,7 +215,7 @@ class Idiom:
         return "pinned" if "x_pinned" in self.code else "pageable"
 
 
-# Raw copies come first in each direction, because the other lines are compared with them.
+# Raw copies are first in each direction, because the judge compares the other lines with raw copies.
 IDIOMS: tuple[Idiom, ...] = (
     Idiom("raw", "y.copy_(x)", "host_to_device"),
     Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", "host_to_device"),
@@ -233,28 +232,22 @@ IDIOMS: tuple[Idiom, ...] = (
 
 def of_device(accel: Accel, memories: Sequence[HostMemoryKind]) -> list[Idiom]:
     """Return the lines that this device supports with these kinds of host memory."""
-    pins = accel.can_pin and "pinned" in memories
-    return [
-        idiom
-        for idiom in IDIOMS
-        if (idiom.direction == "host_to_host") == accel.is_cpu
-        and idiom.memory in memories
-        and (pins or "pin" not in idiom.code)
-    ]
+    has_pinned = accel.can_pin and "pinned" in memories
+    idioms = (idiom for idiom in IDIOMS if (idiom.direction == "host_to_host") == accel.is_cpu)
+    return [idiom for idiom in idioms if idiom.memory in memories and (has_pinned or "pin" not in idiom.code)]
 
 
 class IdiomCalls:
     """The calls of an idiom on `count` slices of `size` bytes of the shared buffers, one after the other.
 
-    A call's result is released when the next call begins. Memory that the line pins is released only after a
-    synchronization, because its release on a lost device ends the process (`device_lifetime`).
+    The next call releases the result of a call. Memory that the line pins is released only after a synchronization,
+    because its release on a lost device ends the process (`device_lifetime`).
     """
 
     def __init__(self, idiom: Idiom, accel: Accel, shared: buffers.Buffers, size: int, count: int) -> None:
         self.idiom, self.accel, self.size, self.rotation = idiom, accel, size, count * size
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        # Each word of the source contains its index.
         buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // buffers.WORD
         if buffer.number is None:
             buffer.fill(words, 0)
@@ -262,12 +255,12 @@ class IdiomCalls:
         names: dict[str, Any] = {"device": accel.device, "keep": self._keep}
         back = idiom.direction == "device_to_host"
         source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
-        if idiom.id == "raw":  # its target is allocated outside the timed calls
+        if idiom.id == "raw":  # the target is allocated outside the timed calls
             target, like = idiom.code.partition(".")[0], self.sources[0]
             names[target] = torch.empty_like(like, device="cpu" if back else accel.device)
             if target == "x_pinned":
                 names[target] = machine_accel.pinned(len(like), like.dtype)
-        # `keep` holds memory that the line pins, so that it outlives the call.
+        # `keep` stores the memory that the line pins, because the memory must outlive the call.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
@@ -283,21 +276,21 @@ class IdiomCalls:
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return the number of wrong bytes in the result of one more call, which copies new data."""
-        place = (self.calls + 1) % len(self.sources)
-        source = self.sources[place]
+        """Copy new data with one more call, and return the number of wrong bytes in the result."""
+        index = (self.calls + 1) % len(self.sources)
+        source = self.sources[index]
         source.bitwise_xor_(FLIP)
         self.call()
         self.accel.synchronize()
         result, words = self.made[-1], len(source)
         is_whole = result.numel() == words
-        wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0] if is_whole else words * buffers.WORD
+        wrong = buffers.mismatches(result.reshape(-1), index * words, FLIP)[0] if is_whole else words * buffers.WORD
         source.bitwise_xor_(FLIP)
         return wrong
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
-    """Yield a row for each line of code that this device supports. Raises CannotLook if there is not enough memory."""
+    """Yield a row for each line of code that this device supports. Raises CannotLook."""
     accel, memories, options = setting.accel, setting.memories, setting.options
     room = replace(setting.room, pinned="pinned" in memories)
     size, count = sizes_of_idioms(options.sizes, room, max(len(memories), 1))
@@ -320,9 +313,9 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
 
 
 def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.BufferMemory, host_buffers: int) -> tuple[int, int]:
-    """Return the bytes of a slice, and the slices that make calls cold, if memory permits. Raises CannotLook."""
-    most, why = room.most(host_buffers + 2) // 2, "for the common idioms"
-    scarce = buffers.too_little(why, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
+    """Return the bytes of a slice, and the number of slices that makes calls cold, if possible. Raises CannotLook."""
+    most, what = room.most(host_buffers + 2) // 2, "for the common idioms"
+    scarce = buffers.too_little(what, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
     wanted = min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES)
     size = buffers.size_that_fits(wanted, most, LEAST_IDIOM_BYTES, scarce)
     # A call allocates up to two more slices.
@@ -354,7 +347,7 @@ def measure_line(line: IdiomCalls, room: buffers.BufferMemory, budget_s: float, 
 
 # -- copies in both directions at the same time ------------------------------------------------------------------------
 
-# A size of the part `copies` too, so that rates can be compared. Pinning four buffers takes a tenth of a second.
+# The part `copies` has this size too, so the rates are comparable. Pinning four buffers takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
 # Below this size, launching two copies takes as long as the copies.
 LEAST_BOTH_WAYS_BYTES = MIB
@@ -362,15 +355,11 @@ OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """Yield a row for each direction, whatever `--direction` says, while the other copies too. Raises CannotLook."""
+    """Yield a row for each direction while the other copies too, whatever `--direction` is. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
-        raise CannotLook(
-            "copies both ways at once need pinned memory",
-            "--host-memory excludes it",
-            "rerun without --host-memory",
-            finding=BOTH_WAYS,
-        )
+        why, fix = "--host-memory excludes it", "rerun without --host-memory"
+        raise CannotLook("copies both ways at once need pinned memory", why, fix, finding=BOTH_WAYS)
     # Each direction has its own buffers.
     room = replace(whole, host=whole.host // 2, device=whole.device and whole.device // 2, pinned=True)
     most = room.most(1)
@@ -378,7 +367,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # Four such buffers are filled and pinned in about a second. If cold copies need more, the rows are labelled warm.
+    # Filling and pinning four buffers takes about a second. If cold copies need more, the rows are labelled warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
@@ -419,39 +408,37 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
         )
 
 
-# -- copies between two devices: a child for each pair -----------------------------------------------------------------
+# -- copies between two devices: a child process for each pair ---------------------------------------------------------
 
 # Importing torch and opening two devices takes half a minute on a busy machine.
 PAIR_TIMEOUT_S = 60.0
-# Devices of these torch types can copy to each other. There is only one CPU and one MPS device.
+# Devices of these torch types can copy to each other. A machine has only one CPU device and one MPS device.
 KINDS = ("cuda", "xpu")
+
+StartChild = Callable[[Sequence[str]], LineChild]
 
 
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs of devices of the same kind. Neighbours are first, so that a short run reaches every device."""
-    chosen: list[tuple[str, str]] = []
+    """Return all pairs of devices of the same type. Neighbours are first, so that a short run reaches every device."""
+    found: list[tuple[str, str]] = []
     for kind in KINDS:
-        mine = [device for device in ids if device.partition(":")[0] == kind]
-        chosen += [(mine[at], mine[at + far]) for far in range(1, len(mine)) for at in range(len(mine) - far)]
-    return chosen
+        same = [device for device in ids if device.partition(":")[0] == kind]
+        found += [(same[at], same[at + far]) for far in range(1, len(same)) for at in range(len(same) - far)]
+    return found
 
 
 def peer(
-    ids: Sequence[str],
-    facts: Facts,
-    emit: Emit,
-    deadline: float,
-    start: Callable[[Sequence[str]], LineChild] = start_child,
+    ids: Sequence[str], facts: Facts, emit: Emit, deadline: float, start: StartChild = start_child
 ) -> Iterator[Measurement]:
-    """Yield a row for each ordered pair of devices, which only children open. Emit a finding for each without a row."""
+    """Yield a row for each ordered pair of devices, measured in a child. Emit a finding for each pair without a row."""
     todo = pairs(ids)
     known = {device.id: device.uuid for device in facts.devices}
     for done, pair in enumerate(todo):
         if done and time.monotonic() >= deadline:
-            what = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
+            title = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
             evidence = {"pairs": [list(left) for left in todo[done:]]}
             fix = "use a longer --time-budget: about 10 s for each pair"
-            emit(Skipped(Finding(PEER, "skip", what, "out of time", evidence, fix=fix)))
+            emit(Skipped(Finding(PEER, "skip", title, "out of time", evidence, fix=fix)))
             return
         emit(Progress(" and ".join(pair), done, len(todo)))
         missing = [pair, pair[::-1]]
@@ -490,26 +477,25 @@ PARTS = (
     # This part needs pinned memory to copy both ways at once, and device events to prove that the copies overlapped.
     TransferPart("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
 )
-# This part follows the others if more than one device was selected.
+# This part follows the others if more than one device is selected.
 PAIRS = "peer"
 
-# With 14 s, an H100 took one to seven samples for rows from 128 MiB on, and did not reach the last two parts.
+# 14 s are too short: an H100 took one to seven samples for sizes from 128 MiB on, and did not reach the last two parts.
 DEFAULT_BUDGET_S = {"device": 24.0, "cpu": 18.0, "sweep": 60.0}
-# Pairs of devices need time to start a child for each, which imports torch.
+# The child process of each pair takes time to import torch.
 PAIRS_S = 30.0
 # With `--device all`, pairs of devices get this share of the user's time budget.
 PAIRS_SHARE = 0.4
 
 
 def command(options: TransferOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
-    """Time copies to and from each selected device. Raises CannotLook and UsageError."""
+    """Time copies to and from each selected device, then between devices. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    # A lost device is in no pair.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
     chosen, facts = options.selected, shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
     budget_s = options.time_budget_s
-    # Only "all" can mean several devices. Their number is not known yet.
+    # Only "all" can mean several devices, and the number of devices is not known yet.
     share = 1 - PAIRS_SHARE if PAIRS in chosen and options.device == "all" else 1.0
     measured = devices.each(
         NAME,
@@ -530,35 +516,32 @@ def command(options: TransferOptions, emit: Emit, shared: BenchInputs = ALONE) -
                 emit(Measured(row))
             emit(Finished(judge.part(PAIRS), None, ""))
     elif not alone:
-        raise CannotLook(
-            f"{', '.join(sorted(chosen))} needs several devices",
-            f"{ids[0] if ids else 'none'} is the only one chosen",
-            "use --device all on a machine with several",
-            finding=PEER,
-        )
+        title = f"{', '.join(sorted(chosen))} needs several devices"
+        why = f"{ids[0] if ids else 'none'} is the only one chosen"
+        raise CannotLook(title, why, "use --device all on a machine with several", finding=PEER)
 
 
 def _rows_on(
     options: TransferOptions, wanted: Sequence[TransferPart], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """Yield the rows of every part that applies to a device. The first is always begun; its CannotLook is raised."""
+    """Yield the rows of every part that applies to a device. The first part always starts. Raises CannotLook."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    # The node that a copy does use varies between runs, so it is not part of the method.
+    # The method has the NUMA nodes that a copy may use. The node that a copy does use varies between runs.
     nodes, device = numa.allowed_text(), accel.id
     with Watch(accel.uuid) as watch:
-        for place, part in enumerate(todo):
+        for index, part in enumerate(todo):
             watchdog.go_on()
-            if place and time.monotonic() >= deadline:
-                left = [part.id for part in todo[place:]]
-                # The fix is a whole command, because `--only` has another meaning in `bench all` and `fleet check`.
+            if index and time.monotonic() >= deadline:
+                left = [part.id for part in todo[index:]]
+                # The fix is a complete command, because `--only` has another meaning in `bench all` and `fleet check`.
                 fix = f"gpucheck bench transfer --only {','.join(left)} --device {device}"
                 title, why = f"not measured: {', '.join(left)}", "out of time; a longer --time-budget measures all"
                 emit(Skipped(Finding(f"{NAME}.time", "skip", title, why, {"parts": left}, fix, device)))
                 return
-            until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
+            until, why = share_until(deadline, [left.weight for left in todo[index:]]), ""
             device_lifetime.settle(accel)
             accel.empty_cache()
             setting = Setting(options, accel, buffers.room_for(accel, options.host_share), watch, emit, until)
@@ -570,7 +553,7 @@ def _rows_on(
                 emit(Finished(judge.part(part.id), device, "time"))
                 raise
             except CannotLook as error:
-                if place == 0:
+                if index == 0:
                     raise
                 emit(Skipped(of_error(error, device)))
                 why = "memory"
