@@ -1,7 +1,7 @@
 """NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. Pure.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
-"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are from NVIDIA's list for older GPUs.
+"Trigger Conditions", for Ampere and newer. The rows of `OLDER` are from NVIDIA's list for older GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOURCE = "NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors"
 
 Blame = Literal["program", "device", "either"]
 
-# The fixes; {card} stands for the GPU. A reset ends all processes on the GPU, and resets its NVLink neighbours too.
+# The fixes. {card} stands for the GPU. A reset ends all processes on the GPU, and also resets its NVLink neighbours.
 RESET = "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"
 DRAIN_AND_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 REBOOT = "drain the node, then sudo reboot"
@@ -74,12 +74,12 @@ _OWN_STEPS = {
     173: REBOOT,
     **dict.fromkeys((169, 171, 172), DRAIN_AND_RESET),
 }
-# Errors that end a program. Number 43 follows when the program stops, and 45 when the driver cleans up after it.
+# Errors that end a program. Xid 43 follows when the program stops, and Xid 45 when the driver cleans up.
 _FAULTS = (
     *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
     *(155, 158, 167, 169, 173),
 )
-# The possible causes of a number.
+# The numbers that can cause a number.
 _FOLLOWS = {
     43: _FAULTS,
     45: (*_FAULTS, 43, 63, 171, 172),
@@ -91,8 +91,8 @@ _FOLLOWS = {
 
 
 class Xid(NamedTuple):
-    """One number: its meaning, NVIDIA's immediate action in NVIDIA's words, and the blame. `blame` is our reading of
-    the description: a mistake of the program, a fault of the device or its link, or either."""
+    """One number: its meaning, NVIDIA's immediate action, and the blame, which gpucheck derives from NVIDIA's
+    description: a mistake of the program, a fault of the device or its link, or either."""
 
     number: int
     what: str
@@ -106,7 +106,7 @@ class Xid(NamedTuple):
 
     @property
     def follows(self) -> tuple[int, ...]:
-        """Return the numbers that can cause this one."""
+        """Return the numbers that can cause this number."""
         return _FOLLOWS.get(self.number, ())
 
 
@@ -217,8 +217,8 @@ DRAINING = (
 
 
 def severity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: it has to be
-    reset. `info`: the program's mistake, or an error to ignore. `is_fatal` is what an NVLink error states."""
+    """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: the GPU needs a
+    reset. `info`: a mistake of the program, or an error to ignore. `is_fatal` is the severity that the log gives."""
     known = BY_NUMBER.get(number)
     if known is None:
         return "warn"
@@ -241,7 +241,7 @@ FATAL_TO_ALL = (10003, 12020, 19084, 22003, 22011, *range(23001, 23018))
 
 @dataclass(frozen=True, slots=True)
 class Sxid:
-    """The meaning of an SXid beyond its log line: the error, its verdict whatever the severity, and the fix."""
+    """The meaning of an SXid: the error, its verdict if the log does not call it fatal, and the fix."""
 
     what: str
     verdict: Literal["fail", "warn", "info"] = "info"
@@ -263,7 +263,7 @@ _OTHER = Sxid("")
 
 
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
-    """Return the meaning of an SXid. `is_fatal` is the driver's severity, None if the first line is lost."""
+    """Return the meaning of an SXid. `is_fatal` is the severity in the log, None if that line is lost."""
     known = SXIDS.get(number, _OTHER)
     # Without a severity, only numbers that can disable the whole fabric count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):

@@ -135,8 +135,7 @@ SAME_WITHIN = 0.05
 # less than half of all cases (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
-# Disturbances that slow a whole process. A slowdown with one of them fails the gate only if
-# they cannot explain it.
+# Disturbances that slow a whole process. A slowdown with one of them fails the gate only if they cannot explain it.
 SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 

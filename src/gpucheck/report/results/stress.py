@@ -40,8 +40,7 @@ class StressWrong:
     """A step whose result was wrong. `step` counts the device's steps, `result` names what was computed, `against` what
     it was compared with: `first` (its own first result), `pattern` (what was written) or `float64`. `elements` is the
     number of wrong elements, or None if unknown. `place` is the first of them, with its value and the right value as
-    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None for an exact
-    comparison."""
+    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None for an exact comparison."""
 
     at_s: float
     step: int
