@@ -94,7 +94,7 @@ class BatchSize:
 
 
 def step() -> None:
-    """Mark the end of a step for `gpucheck run`, in loops with no optimizer or several. Only marked steps then count."""
+    """Mark the end of a step for `gpucheck run` in loops with no optimizer or several. Then only marked steps count."""
     if (hooks := sys.modules.get("gpucheck.program.run.hooks")) is not None:
         hooks.step()
 
