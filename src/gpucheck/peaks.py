@@ -107,7 +107,8 @@ def lookup(
         if (model.capability, model.multiprocessors) == (capability, multiprocessors) and same_bus:
             return replace(model, bus_width_bits=bus_width_bits or model.bus_width_bits)
     rows = [row for row in _table()["estimate"] if _capability(row) == capability]
-    memory = bandwidth(bus_width_bits, memory_clock_hz)
+    # Data moves on both edges of the memory's clock, as the driver counts it.
+    memory = bus_width_bits / 8 * memory_clock_hz * 2 if bus_width_bits and memory_clock_hz else None
     version, model_name = ".".join(map(str, capability)), name or "this GPU"
     if not (rows and clock_hz) and memory is None:
         why = "the device does not report its clocks" if rows else f"compute capability {version} is not in the table"
@@ -149,13 +150,6 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     if "cut" in row and re.search(row["cut"], name):
         return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, CUT
     return rates, ""
-
-
-def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:
-    if not bus_width_bits or not memory_clock_hz:
-        return None
-    # Data moves on both edges of the memory's clock, as the driver counts it.
-    return bus_width_bits / 8 * memory_clock_hz * 2
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

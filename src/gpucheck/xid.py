@@ -25,7 +25,6 @@ _POWER_CYCLE = "drain the node, then power-cycle it"
 _LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
 _SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
 _SANITIZER = "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call)"
-_CONFIDENTIAL = "check the set-up of the confidential virtual machine"
 
 # The fix for each of NVIDIA's actions.
 ACTIONS = {
@@ -47,8 +46,7 @@ ACTIONS = {
 }
 # Numbers whose fix adds to NVIDIA's action or replaces it.
 _OWN_STEPS = {
-    13: f"start the program again; {_SANITIZER}",
-    31: f"start the program again; {_SANITIZER}",
+    **dict.fromkeys((13, 31), f"start the program again; {_SANITIZER}"),
     32: "start the program again; if it happens again, sudo dmesg | grep -i -e aer -e pcie, reseat the GPU, remove the "
     "riser",
     43: f"no action on the GPU, which works: the program failed. {_SANITIZER}",
@@ -58,20 +56,20 @@ _OWN_STEPS = {
     79: FIX["lost"],
     94: f"restart the affected program; other programs continue. When its work is done: {DRAIN_AND_RESET}",
     110: f"{_POWER_CYCLE}; undo recent hardware changes",
-    119: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
-    120: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
+    **dict.fromkeys(
+        (119, 120), f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver"
+    ),
     137: f"no action on the GPU: usually the program's mistake. {_SANITIZER}",
     155: _LINKED,
     162: "no action needed",
     163: "no reset is required; to use power smoothing, find out why the GPU was hot",
     164: "watch the node's power swings; if smoothing is needed, plan to replace the GPU",
     165: "replace the GPU if the power supply cannot handle its swings; the GPU still computes",
-    166: _CONFIDENTIAL,
     167: f"{_POWER_CYCLE}; sudo dmesg | grep -i -e aer -e pcie",
     168: "switch ECC on (sudo nvidia-smi -i {card} -e 1, then reboot), so that faulty rows can be remapped; or only "
     "reboot",
-    170: _CONFIDENTIAL,
     173: REBOOT,
+    **dict.fromkeys((166, 170), "check the set-up of the confidential virtual machine"),
     **dict.fromkeys((169, 171, 172), DRAIN_AND_RESET),
 }
 # Errors that end a program. Xid 43 follows when the program stops, and Xid 45 when the driver cleans up.
@@ -248,23 +246,20 @@ class Sxid:
     fix: str | None = None
 
 
-_HANGS = "GPUs cannot access each other over NVLink, and jobs end with Xid 45"
+_HANGS = Sxid("GPUs cannot access each other over NVLink, and jobs end with Xid 45", "fail", _RESTART_GUEST)
 _CONNECTION = Sxid("broken connection, or a shutdown of one side", fix="check the NVLink connections of the GPU board")
 SXIDS = {
     10003: Sxid("unhandled interrupt", "fail", _RESET_FABRIC),
     10004: Sxid("the NVSwitch is too hot", "warn", FIX["heat"]),
-    11004: Sxid(_HANGS, "fail", _RESTART_GUEST),
-    12028: Sxid(_HANGS, "fail", _RESTART_GUEST),
     19084: Sxid("no heartbeat of the NVSwitch", "fail", _RESET_FABRIC),
-    20012: _CONNECTION,
-    22012: _CONNECTION,
+    **dict.fromkeys((11004, 12028), _HANGS),
+    **dict.fromkeys((20012, 22012), _CONNECTION),
 }
-_OTHER = Sxid("")
 
 
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
     """Return the meaning of an SXid. `is_fatal` is the severity in the log, None if that line is lost."""
-    known = SXIDS.get(number, _OTHER)
+    known = SXIDS.get(number, Sxid(""))
     # Without a severity, only numbers that can disable the whole fabric count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):
         reach, fix = ("whole fabric", _RESET_FABRIC) if number in FATAL_TO_ALL else ("port", _RESTART_GUEST)

@@ -392,12 +392,11 @@ def _gate(comparison: Comparison, limit: float) -> Finding:
 
 def gate(row: ComparedRow, limit: float) -> Literal["fail", "inconclusive", "pass"]:
     disturbances = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
-    slowdown = row.ratio if row.ci_low is None else row.ci_low
+    ratio = row.ratio if row.ci_low is None else row.ci_low
     # Disturbances and too few runs cannot explain a slowdown above this factor. A busy CPU counts only for rows timed
     # by the host's clock, such as whole calls of GPU copies.
-    explainable = (1 + limit) * config.largest_loss(disturbances, row.new_s)
-    is_proven = not not_comparable(row.differences) and slowdown > explainable
-    if is_proven or (row.ci_low is not None and row.ci_low > 1 + limit and not row.disturbed):
+    is_slow = not not_comparable(row.differences) and ratio > (1 + limit) * config.largest_loss(disturbances, row.new_s)
+    if is_slow or (row.ci_low is not None and row.ci_low > 1 + limit and not row.disturbed):
         return "fail"
     # If only the old runs were disturbed, their times are too long, which hides a slowdown of the new runs.
     is_hidden = row.old_disturbed and not row.disturbed

@@ -122,14 +122,13 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
-    required, problem = options.devices, None
+    required, title, fix = options.devices, "", "gpucheck devices"
     if node.gpus is not None and required is not None and node.gpus != required:
         title = gpus_text(node.gpus, required)
-        problem = NodeProblem("devices", "fleet.devices", "fail", title, "", "gpucheck devices")
     elif node.gpus == 0 and required is None and node.exit != errors.FAILED:
-        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
-        problem = NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
-    if problem is not None:
+        title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
+    if title:
+        problem = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
         # Other failures come first, because they may explain the missing GPUs.
         problems = _worst_first([*node.problems, problem])
         passed = ("devices", errors.OK)

@@ -104,8 +104,7 @@ def logged(device: Device, facts: Facts) -> Ruling | None:
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
-    """Report Xid errors of GPUs that the driver does not list. In a container they are remarks: the log is the
-    host's."""
+    """Report Xid errors of GPUs that the driver does not list. In a container, these are remarks."""
     listed = {address_of(device, facts) for device in facts.devices}
     findings = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
@@ -384,8 +383,7 @@ def _withheld(device: Device, facts: Facts) -> Ruling:
 
 
 def unclaimed(device: Device, facts: Facts) -> Ruling | None:
-    """Report used memory that no visible process holds: a dead process left the memory, or a hidden process holds
-    it."""
+    """Report used memory that no visible process holds: a dead process left it, or a hidden process holds it."""
     unclaimed_size = unclaimed_bytes(device, facts)
     if not unclaimed_size:
         return None

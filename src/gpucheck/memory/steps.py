@@ -1,6 +1,6 @@
-"""The expected values of torch's four memory figures around a short sequence, and what each step shows.
+"""The expected values of torch's four memory figures in a short sequence, and the meaning of each step.
 
-The exact figures hold for torch's own caching allocator with default settings, starting from an empty cache.
+The figures are exact for torch's own caching allocator with default settings, if the cache is empty at the start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpucheck.units import MIB, capacity
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
-# One request for each kind of segment: its bytes, and by how much `memory_allocated` and `memory_reserved` rise. torch
-# (c10/core/AllocatorConfig.h, the same values since 1.0) rounds requests up to multiples of 512 B. Their segment has
-# 2 MiB for requests up to 1 MiB, 20 MiB for requests up to 10 MiB, and the size of the request above that.
+# A request for each kind of segment: its bytes, and the rise of `memory_allocated` and `memory_reserved`. torch rounds
+# requests up to multiples of 512 B (c10/core/AllocatorConfig.h, the same values since 1.0). A request up to 1 MiB gets
+# a segment of 2 MiB, a request up to 10 MiB one of 20 MiB, and a larger request a segment of its size.
 TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
-# The size exceeds the 16 MiB that the 20 MiB segment leaves free, so the temporary tensor needs a separate segment.
+# The temporary tensor needs a separate segment, because it exceeds the 16 MiB that the 20 MiB segment leaves free.
 TEMPORARY_SIZE = 32 * MIB
 
 FIGURES = ("memory_allocated_bytes", "max_memory_allocated_bytes", "memory_reserved_bytes", "max_memory_reserved_bytes")
-# The four figures at one moment, in this order.
+# The four figures at a moment, in this order.
 Level = tuple[int, int, int, int]
 # The steps of the sequence: the action, and what its figures show.
 STEPS: dict[StepName, tuple[str, str]] = {
@@ -47,9 +47,7 @@ BOUND = {"=": "", "≥": "at least "}
 
 
 def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """Return the exact figures after each step, for torch's own allocator. `held` bytes are allocated and `taken`
-    reserved at the start.
-    """
+    """Return the exact figures after each step. At the start, `held` bytes are allocated and `taken` are reserved."""
     blocks = held + sum(block for _, block, _ in TENSORS)
     segments = taken + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
@@ -63,7 +61,7 @@ def expected(held: int, taken: int) -> dict[StepName, Level]:
 
 
 def bounds(held: int, taken: int) -> dict[StepName, Level]:
-    """Return a lower bound of each figure after each step, which holds for every caching allocator."""
+    """Return the lower bounds of the figures after each step, for any caching allocator."""
     during = held + sum(request for request, _, _ in TENSORS)
     top = during + TEMPORARY_SIZE
     return {
@@ -76,7 +74,7 @@ def bounds(held: int, taken: int) -> dict[StepName, Level]:
     }
 
 
-# Figures that are exact with any allocator, because the tensors of the sequence are not allocated at these steps.
+# Figures that are exact with any allocator, because no tensor of the sequence is allocated at these steps.
 _EXACT_ANYWHERE = {
     ("start", "memory_allocated_bytes"),
     ("start", "memory_reserved_bytes"),
@@ -110,9 +108,9 @@ def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, Memo
 def judge(
     seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
-    """Return the steps with each figure beside its expected value, and a finding about all of them."""
+    """Return the steps with their figures and expected values, and the finding about all steps."""
     held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
-    # Segments that stay reserved after empty_cache() have room for some requests, so the figures are then not exact.
+    # Segments that stay reserved after empty_cache() can serve some requests, so the figures are not exact.
     exact = allocator.is_default and taken == 0
     wanted = expected(held, taken) if exact else bounds(held, taken)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
