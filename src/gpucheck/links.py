@@ -95,7 +95,6 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
 
 
 def direction_option() -> Any:
-    """Return the field of `--direction`: the directions of the copies."""
     from gpucheck.options import option  # imported late: children that read NVML and libcuda start faster
 
     return option(

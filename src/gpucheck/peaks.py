@@ -66,7 +66,6 @@ class GpuPeaks:
 
     @property
     def label(self) -> str:
-        """Return the source of the peaks, in words."""
         return f"an estimate: {self.because}" if self.kind == "estimate" else f"{self.source}, collected {self.date}"
 
 

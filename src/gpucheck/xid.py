@@ -56,9 +56,8 @@ _OWN_STEPS = {
     79: FIX["lost"],
     94: f"restart the affected program; other programs continue. When its work is done: {DRAIN_AND_RESET}",
     110: f"{_POWER_CYCLE}; undo recent hardware changes",
-    **dict.fromkeys(
-        (119, 120), f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver"
-    ),
+    119: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
+    120: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
     137: f"no action on the GPU: usually the program's mistake. {_SANITIZER}",
     155: _LINKED,
     162: "no action needed",
@@ -99,7 +98,6 @@ class Xid(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Return the fix; {card} stands for the GPU."""
         return _OWN_STEPS.get(self.number, ACTIONS[self.action])
 
     @property

@@ -173,7 +173,6 @@ def compare(old: Report, new: Report) -> Comparison:
 
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield reasons why times may be wrong or missing."""
     for side, report in (("old", old), ("new", new)):
         for finding in report.findings:
             # A missed threshold does not make a time unreliable, and precisions are compared per row.
@@ -187,7 +186,6 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _why_incomparable(old: Measurement, new: Measurement) -> str | None:
-    """Return the reason why two rows cannot be compared, or None."""
     a, b = len(runs.medians(old)), len(runs.medians(new))
     too_few = f"{a} and {b} runs, at least {FEWEST_RUNS} per side needed" if min(a, b) < FEWEST_RUNS else None
     return not_comparable(differences(old, new)) or too_few

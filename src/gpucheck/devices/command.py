@@ -344,7 +344,5 @@ def _interpreter(evidence: Evidence) -> list[Finding]:
     if probe.executable is None or (tool is None and torch_version(evidence) is not None):
         return []
     why = "it has no torch" if tool is None else f"{tool[1] or tool[2]} installed gpucheck there"
-    title = f"the judged interpreter is {probe.executable}"
-    return [
-        Finding("status.interpreter", "info", title, why, {"executable": probe.executable}, "gpucheck --python PATH")
-    ]
+    title, judged = f"the judged interpreter is {probe.executable}", {"executable": probe.executable}
+    return [Finding("status.interpreter", "info", title, why, judged, "gpucheck --python PATH")]

@@ -57,7 +57,6 @@ PARTS: Mapping[str, tuple[float, float | None, str]] = {
 
 
 def arguments(part: str, limit_s: float) -> list[str]:
-    """Return the command line of a part for a time limit in seconds."""
     _, share, line = PARTS[part]
     option = "--duration" if part == "stress" else "--time-budget"
     return [*line.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
@@ -288,7 +287,6 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """Return the figure of a row, or None if it has no rate."""
     if row.rate is None or not row.rate.median > 0:
         return None
     # The dtype or operation comes first, because the judge looks up the peak by it. The size comes last.

@@ -26,7 +26,6 @@ NAMED = 8
 
 
 def few(names: Sequence[str], most: int = NAMED) -> str:
-    """Return the first names, and the number of the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 

@@ -229,9 +229,8 @@ def power_limited(device: Device, facts: Facts) -> Ruling | None:
     """Report a busy GPU whose clock the power limit lowers. This is normal at full load, and a fault at low power."""
     drawn, clock = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Without NVML's reasons, power at the limit and a lower clock are the sign.
-    is_inferred = (
-        device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and clock is not None and clock < AT_HIGHEST
-    )
+    is_low = clock is not None and clock < AT_HIGHEST
+    is_inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and is_low
     if activity(device) != "busy" or not ("sw_power_cap" in reasons(device) or is_inferred):
         return None
     limit = f"default {device.power_limit_default_w:.0f} W" if device.power_limit_default_w is not None else ""

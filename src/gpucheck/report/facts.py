@@ -232,7 +232,6 @@ class Device:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the device's known settings and firmware versions as texts."""
         texts = {
             "VBIOS": self.vbios_version,
             "GSP firmware": self.gsp_firmware_version,
@@ -359,5 +358,4 @@ class Facts:
 
     @property
     def xids(self) -> tuple[XidError, ...] | None:
-        """Return the Xid errors in the kernel log, or None if they are unknown."""
         return None if self.driver is None else self.driver.xids

@@ -32,7 +32,6 @@ class Id:
 
 
 def ids_of(command: str, *ids: Id) -> tuple[Id, ...]:
-    """Return the IDs with `command` filled in."""
     return tuple(replace(row, command=command) for row in ids)
 
 

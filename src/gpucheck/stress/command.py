@@ -183,7 +183,7 @@ class _StressRun:
                 time.sleep(POLL_S)
 
     def _hear(self, runner: _Runner) -> bool:
-        """Read a line of a child. Return False if there is no line."""
+        """Read a line of a child; return False if there is none."""
         assert runner.session is not None
         with self._catching(runner):
             line = runner.session.receive(0.0)
@@ -218,15 +218,12 @@ class _StressRun:
         now, silent_s = time.monotonic(), self.environment.silent_s
         quiet_s = now - runner.heard_s
         # A child that still sends lines long after the end of the plan has failed too.
-        is_late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(
-            silent_s, runner.limit_s
-        )
-        if quiet_s >= runner.limit_s or is_late:
+        latest_s = self.plan.duration_s + max(silent_s, runner.limit_s)
+        if quiet_s >= runner.limit_s or (self._began_s is not None and now > self._began_s + latest_s):
             fault = Fault("device", COMMAND, runner.name, "TimeoutError", "", poisons=True, silent_s=quiet_s)
             self._failed(runner, fault)
 
     def _take(self, runner: _Runner, line: Message) -> None:
-        """Record the content of a child's line."""
         usual_s = self.environment.opening_s if self._began_s is None else self.environment.silent_s
         runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, line.get("busy", 0.0))
         runner.is_ready = runner.is_ready or "ready" in line
@@ -242,7 +239,6 @@ class _StressRun:
             runner.end("")
 
     def _show(self) -> None:
-        """Report each turn as it begins."""
         if self._began_s is None:
             return
         point = self.plan.point_at(time.monotonic() - self._began_s)

@@ -204,7 +204,6 @@ class StressWork:
             self.accel.synchronize()
 
     def step(self, kind: str) -> Step:
-        """Run a step of this kind, and hash and compare its results."""
         self._steps += 1
         works = {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}
         return works[kind]()
@@ -418,7 +417,6 @@ class StressWork:
         return self._wrong(kind, "copies", "pattern", **(wrong or {"elements": 0}), text=text)
 
     def _wrong(self, kind: str, result: str, against: str, **fields: Any) -> StressWrong:
-        """Return a wrong result of this step. `fields` are further fields of StressWrong."""
         at_s = time.perf_counter() - self._began_s if self._began_s else 0.0
         return StressWrong(at_s, self._steps, kind, result, against, **fields)
 
