@@ -41,7 +41,7 @@ class Peak:
 @dataclass(frozen=True, slots=True)
 class GpuPeaks:
     """The peaks of a GPU model, and their source. `because` is the reason for an estimate, and `missing` the reason why
-    some peaks are not estimated. `bus_widths` are all widths of the model, and `bus_width_bits` is the device's."""
+    some peaks are not estimated. `bus_width_bits` is the device's width, else the first of `bus_widths`."""
 
     name: str
     kind: Literal["data sheet", "estimate"]

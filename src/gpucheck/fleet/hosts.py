@@ -46,7 +46,7 @@ def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
         if not 1 <= int(text) <= MOST_NODES:
             raise UsageError(f"{what} is out of range", f"it is a number from 1 to {MOST_NODES}")
         return int(text)
-    # Names have no slash. Only other text is looked up, because a list may be too long for a path.
+    # Names have no slash. Text with a bracket or a comma is a list, which may be too long for a path.
     is_file = "/" in text
     if not is_file and not re.search(r"[\[,]", text):
         with contextlib.suppress(OSError):  # the text is too long for a path

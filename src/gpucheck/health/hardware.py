@@ -150,8 +150,8 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 
 def nvlink(facts: Facts) -> Finding | None:
-    """Report NVLink lines of the log without an Xid. They are `info`, but `fail` if links were not found; in a
-    container, or if all of NVML's links are up, `warn`."""
+    """Report NVLink lines of the log without an Xid, usually as `info`. Links that were not found are `fail`, but
+    `warn` in a container or if all of NVML's links are up."""
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
