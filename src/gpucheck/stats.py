@@ -84,9 +84,7 @@ def interval(samples: Sequence[float]) -> Interval | None:
     widest = max(narrowest, n // FEWEST_BLOCKS)
     # With thousands of samples, larger steps between block sizes are enough.
     for block in range(narrowest, widest + 1, max(1, narrowest // MOST_BLOCKS)):
-        count = n // block
-        first = n - count * block
-        medians = [median(samples[start : start + block]) for start in range(first, n, block)]
+        medians = [median(samples[start : start + block]) for start in range(n % block, n, block)]
         if lag1_correlation(medians) < LARGEST_CORRELATION:
             break
     logs = [math.log(value) for value in medians]
