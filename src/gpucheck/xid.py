@@ -186,7 +186,7 @@ CATALOGUE = tuple(
 """)
 )
 
-# Numbers that older or GeForce GPUs write, although the catalogue for Ampere and newer calls them unused.
+# Numbers of older or GeForce GPUs, which the catalogue for Ampere and newer calls unused.
 OLDER = tuple(
     _rows("""
 16 NONE either the display engine hung

@@ -50,15 +50,15 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # both have the same cause
-    own = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
+    rows = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
     torch = facts.torch or TorchBuild()
     if cards(facts) and torch.version is not None and torch.built_for == "cpu":
         evidence, message = {"built_for": "cpu", "version": torch.version}, f"torch {torch.version} is a CPU build"
         title, fix = "torch cannot use the GPU", "gpucheck doctor"
-        own.append(Finding("devices.torch_build", "info", title, message, evidence, fix))
+        rows.append(Finding("devices.torch_build", "info", title, message, evidence, fix))
     # Another finding reports an NVML that does not answer.
     failed = facts.driver is None or facts.driver.nvml_error is not None
-    return [*own, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
+    return [*rows, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -251,7 +251,7 @@ def selected(requested: str, facts: Facts) -> Facts:
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
     """Return the findings: the driver first, then each device, compared with the others of the whole `machine`."""
     whole = facts if machine is None else machine
-    return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
+    return [*driver_findings(whole), *(finding for device in facts.devices for finding in findings(device, whole))]
 
 
 # -- status: the findings of `devices` and doctor's diagnosis, each fault once ----------------------------------------
@@ -290,9 +290,9 @@ def status(options: StatusOptions, emit: Emit) -> None:
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
         evidence = replace(evidence, facts=machine.again(evidence.facts, left_s))
     emit(Started(evidence.facts))
-    result, found = status_judge(evidence, is_chosen=options.python is not None)
+    result, judged = status_judge(evidence, is_chosen=options.python is not None)
     emit(Answered("doctor", result))
-    for finding in found:
+    for finding in judged:
         emit(Judged(finding))
 
 

@@ -65,9 +65,9 @@ def compute_mode(device: Device, facts: Facts) -> Ruling | None:
     """Report a compute mode that excludes programs: prohibited, or exclusive use by a process other than MPS."""
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
-        left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
-        message = f"no program may use the GPU{'' if left else ', and there is no other'}"
-        return Ruling("info" if left else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
+        has_other = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
+        message = f"no program may use the GPU{'' if has_other else ', and there is no other'}"
+        return Ruling("info" if has_other else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
     holders = [process for process in device.processes or () if "compute" in process.kind]
     is_shared = any((process.name or "").startswith("nvidia-cuda-mps") for process in holders)
     if not mode.startswith("exclusive") or not holders or is_shared:
@@ -128,11 +128,11 @@ def mig_empty(device: Device, facts: Facts) -> Ruling | None:
     """Report MIG mode without instances. This is a failure if no other GPU is usable."""
     if not _is_empty(device, facts):
         return None
-    left = any(is_usable(other, facts) for other in facts.devices if other is not device)
-    message = f"no program can use the GPU{'' if left else ', and there is no other'}"
+    has_other = any(is_usable(other, facts) for other in facts.devices if other is not device)
+    message = f"no program can use the GPU{'' if has_other else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
     return Ruling(
-        "warn" if left else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []}
+        "warn" if has_other else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []}
     )
 
 
@@ -200,8 +200,8 @@ def inactive(device: Device, facts: Facts) -> Ruling | None:
 
 def _lacking(device: Device, facts: Facts, most: int) -> Ruling | None:
     """Report links that are absent or whose state is unknown, if most GPUs of the same name have more links up."""
-    own, up = f"{pointer(device, facts)}nvlinks", active(device)
-    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
+    key, up = f"{pointer(device, facts)}nvlinks", active(device)
+    why = facts.unknown.get(key) or facts.unknown.get(f"{key}/0/active")
     if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error.
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"

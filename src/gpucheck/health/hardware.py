@@ -237,8 +237,8 @@ def _silent(device: Device, facts: Facts) -> str | None:
     """Return the reason if NVML reads no live value of the GPU, else None."""
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
-    own = pointer(device, facts)
-    reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
+    prefix = pointer(device, facts)
+    reasons = [facts.unknown.get(f"{prefix}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
     failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
     # Some GPUs support only one or two of these values. A dead GPU returns errors for more than half of all values.
     others = [reason for reason in reasons if reason not in failed and applies(reason)]
@@ -348,12 +348,12 @@ def unread(device: Device, facts: Facts) -> Ruling | None:
         return None  # `answers` reports this GPU
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
-    own = pointer(device, facts)
+    prefix = pointer(device, facts)
     # If NVML stopped at a dead GPU, the finding of this GPU also explains the fields that were not read later.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
-    unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
-    if own.rstrip("/") in facts.unknown:
-        unknown["every field"] = facts.unknown[own.rstrip("/")]
+    unknown = {key.removeprefix(prefix): reason for key, reason in facts.unknown.items() if key.startswith(prefix)}
+    if prefix.rstrip("/") in facts.unknown:
+        unknown["every field"] = facts.unknown[prefix.rstrip("/")]
     missing = {
         name: reason
         for name, reason in unknown.items()

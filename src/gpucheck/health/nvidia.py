@@ -147,8 +147,8 @@ def silent(facts: Facts) -> Finding | None:
     names = [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]
     if not names:
         return None
-    error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
-    message = f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}"
+    error, gpus = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
+    message = f"NVML does not report {gpus}: {error}" if error else f"NVML does not list {gpus}"
     evidence = {"devices": names, "reason": error or "it does not list them"}
     fix = "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why"
     return Finding("devices.unread", "inconclusive", "GPU health unknown", message, evidence, fix)

@@ -168,8 +168,7 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
     names = []
     for process in sorted(others, key=lambda process: process.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
-        memory = process.used_memory_bytes
-        size = "memory unknown" if memory is None else capacity(memory)
+        size = "memory unknown" if process.used_memory_bytes is None else capacity(process.used_memory_bytes)
         names.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
     names += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     return Finding("memory.processes", "info", title, ", ".join(names) or "none", evidence)
@@ -189,10 +188,10 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
 
 
 def judge_host(now: host.HostMemory) -> list[Finding]:
-    used, limit, left = now.total - now.available, now.container_limit, now.container_available
+    used, limit, available = now.total - now.available, now.container_limit, now.container_available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
-    container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"
-    of_container = {"limit_bytes": limit, "available_bytes": left}
+    container = "none" if limit is None else f"{capacity(limit)}, {capacity(available or 0)} left"
+    of_container = {"limit_bytes": limit, "available_bytes": available}
     return [
         Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
         Finding("memory.container", "info", "container limit", container, of_container),

@@ -42,35 +42,35 @@ STEPS: dict[StepName, tuple[str, str]] = {
 }
 TITLE = "torch's memory figures"
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
-# The words for each relation, which precede the bound.
+# The text before the bound, for each relation.
 BOUND = {"=": "", "≥": "at least "}
 
 
-def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """Return the exact figures after each step. At the start, `held` bytes are allocated and `taken` are reserved."""
-    blocks = held + sum(block for _, block, _ in TENSORS)
-    segments = taken + sum(segment for _, _, segment in TENSORS)
+def expected(allocated: int, reserved: int) -> dict[StepName, Level]:
+    """Return the exact figures after each step. At the start, `allocated` and `reserved` bytes are in use."""
+    blocks = allocated + sum(block for _, block, _ in TENSORS)
+    segments = reserved + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
     return {
-        "start": (held, held, taken, taken),
+        "start": (allocated, allocated, reserved, reserved),
         "allocate": (blocks, blocks, segments, segments),
         "peak": (blocks, top, top_segments, top_segments),
-        "free": (held, top, top_segments, top_segments),
-        "empty_cache": (held, top, taken, top_segments),
+        "free": (allocated, top, top_segments, top_segments),
+        "empty_cache": (allocated, top, reserved, top_segments),
     }
 
 
-def bounds(held: int, taken: int) -> dict[StepName, Level]:
+def bounds(allocated: int, reserved: int) -> dict[StepName, Level]:
     """Return the lower bounds of the figures after each step, for any caching allocator."""
-    during = held + sum(request for request, _, _ in TENSORS)
+    during = allocated + sum(request for request, _, _ in TENSORS)
     top = during + TEMPORARY_SIZE
     return {
         # Some allocators reset a peak to zero instead of to the memory in use.
-        "start": (held, 0, taken, 0),
+        "start": (allocated, 0, reserved, 0),
         "allocate": (during, during, during, during),
         "peak": (during, top, during, top),
-        "free": (held, top, held, top),
-        "empty_cache": (held, top, held, top),
+        "free": (allocated, top, allocated, top),
+        "empty_cache": (allocated, top, allocated, top),
     }
 
 
@@ -86,42 +86,43 @@ _EXACT_ANYWHERE = {
 def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
     """Run the sequence and read the figures after each step."""
 
-    def settled() -> MemoryFigures:
+    def read() -> MemoryFigures:
         accel.synchronize()
         return accel.memory()
 
     accel.synchronize()
     accel.empty_cache()
     accel.reset_peak()
-    seen: dict[StepName, MemoryFigures] = {"start": settled()}
-    held = [allocate(request) for request, _, _ in TENSORS]
-    seen["allocate"] = settled()
+    figures: dict[StepName, MemoryFigures] = {"start": read()}
+    tensors = [allocate(request) for request, _, _ in TENSORS]
+    figures["allocate"] = read()
     allocate(TEMPORARY_SIZE)
-    seen["peak"] = settled()
-    held.clear()
-    seen["free"] = settled()
+    figures["peak"] = read()
+    tensors.clear()
+    figures["free"] = read()
     accel.empty_cache()
-    seen["empty_cache"] = settled()
-    return seen
+    figures["empty_cache"] = read()
+    return figures
 
 
 def judge(
-    seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
+    figures: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
     """Return the steps with their figures and expected values, and the finding about all steps."""
-    held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
+    start = figures["start"]
+    allocated, reserved = start.memory_allocated_bytes or 0, start.memory_reserved_bytes or 0
     # Segments that stay reserved after empty_cache() can serve some requests, so the figures are not exact.
-    exact = allocator.is_default and taken == 0
-    wanted = expected(held, taken) if exact else bounds(held, taken)
+    exact = allocator.is_default and reserved == 0
+    levels = expected(allocated, reserved) if exact else bounds(allocated, reserved)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
     reason = "torch has no figures without its caching allocator" if uncached else None
     steps: list[MemoryStep] = []
     wrong: list[str] = []
     for step, (does, shows) in STEPS.items():
         rows = []
-        for figure, bound in zip(FIGURES, wanted[step], strict=True):
+        for figure, bound in zip(FIGURES, levels[step], strict=True):
             relation: Relation = "=" if exact or (step, figure) in _EXACT_ANYWHERE else "≥"
-            value: int | None = getattr(seen[step], figure)
+            value: int | None = getattr(figures[step], figure)
             holds = None if value is None else value == bound or (relation == "≥" and value > bound)
             rows.append(FigureCheck(figure, relation, bound, value, holds))
             if holds is False:

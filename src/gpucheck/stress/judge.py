@@ -305,10 +305,10 @@ def _limited(device: StressDevice) -> list[Finding]:
     """Return the finding for a GPU whose clock heat or the hardware lowered from the start."""
     # The driver also reports `hw_slowdown` briefly when the clock changes.
     held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
-    most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
-    if len(device.points) < FEWEST_POINTS or not most:
+    usual = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
+    if len(device.points) < FEWEST_POINTS or not usual:
         return []
-    return [_slow(device, most, f"{_limits(Counter(most))} from the start", "in most of the run", {})]
+    return [_slow(device, usual, f"{_limits(Counter(usual))} from the start", "in most of the run", {})]
 
 
 def _limits(held: Counter[str]) -> str:

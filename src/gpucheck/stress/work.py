@@ -126,7 +126,7 @@ class StressWork:
         self._make_arena(fill_bytes)
         self._side_stream = accel.side_stream() or contextlib.nullcontext
         # cuBLAS promises the same bits on GPUs with the same architecture and number of SMs (manual, "Results
-        # Reproducibility"). oneMKL promises them with the same alignment and number of threads (reproducibility guide).
+        # Reproducibility"); oneMKL with the same alignment and number of threads (its guide to reproducibility).
         self.reproducible = accel.is_cpu or (accel.kind == "cuda" and not torch.version.hip)
         # The next pattern (`_turn`), window (`_at`) and result (`_next`), the direction of the next copies (`_phase`),
         # and the number of products of a step.
