@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,11 +46,8 @@ def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
         if not 1 <= int(text) <= MOST_NODES:
             raise UsageError(f"{what} is out of range", f"it is a number from 1 to {MOST_NODES}")
         return int(text)
-    # Names have no slash. Text with a bracket or a comma is a list, which may be too long for a path.
-    is_file = "/" in text
-    if not is_file and not re.search(r"[\[,]", text):
-        with contextlib.suppress(OSError):  # the text is too long for a path
-            is_file = Path(text).exists()
+    # Names have no slash, and a list has a bracket or a comma.
+    is_file = "/" in text or (not re.search(r"[\[,]", text) and os.path.exists(text))
     return _file(Path(text), what) if is_file else _expand(text, what)
 
 

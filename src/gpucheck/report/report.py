@@ -90,10 +90,9 @@ class Report:
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """Return the document with a judge's findings. `code` is an exit status from outside the findings.
         An incomplete document is never a pass, because the missing work might have failed."""
-        if code is None and not self.summary.complete:
-            code = errors.UNDECIDED
-        from_findings = exit_code(judgement.findings, strict=strict)
-        settled = from_findings if code is None else settle((from_findings, code))
+        if code is None:
+            code = errors.OK if self.summary.complete else errors.UNDECIDED
+        settled = settle((exit_code(judgement.findings, strict=strict), code))
         return replace(
             self,
             findings=judgement.findings,
@@ -229,7 +228,7 @@ class Collector:
             skips=tuple(self.skips),
         )
         if judge is None:
-            judgement = Judgement(tuple(self._in_order or self.findings))
+            judgement = Judgement(tuple(self._in_order))
         else:
             judgement = judge(whole)
             judgement = replace(judgement, findings=(*judgement.findings, *self.findings))
