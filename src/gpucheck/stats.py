@@ -14,8 +14,7 @@ LEVEL = 0.95
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
 # No 95 % interval of the median exists below six samples: the range of five samples covers the median with 94 %.
 FEWEST_SAMPLES = 6
-# The largest accepted correlation between blocks. At this value the interval should be sqrt(1.3 / 0.7) = 1.36 times
-# as wide, which is an accepted error.
+# The largest accepted correlation between blocks. It makes the interval too narrow by sqrt(1.3 / 0.7) = 1.36 times.
 LARGEST_CORRELATION = 0.3
 
 

@@ -145,8 +145,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
-    # This number of degrees of freedom corrects for few nodes. Without the correction, twice as many of 2 000 fleets of
-    # 6 nodes with one mode were split.
+    # The divisor corrects for few nodes. Without the correction, twice as many of 2 000 fleets of 6 nodes were split.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
@@ -154,8 +153,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
 
-# A device below this share of its model's peak is slow. A healthy device reaches 60 to 95 % of the peak with matrix
-# products and cold copies of usual sizes.
+# A device below this share of its model's peak is slow. A healthy device reaches 60 to 95 % with products and copies.
 FLOOR = 0.5
 # A rate above this share of the peak is a wrong measurement. Clocks and data sheets differ by only a few percent.
 CEILING = 1.15

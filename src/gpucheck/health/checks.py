@@ -93,8 +93,7 @@ def mig_pending(device: Device, facts: Facts) -> Ruling | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# Fields that should be equal on GPUs of one name: the field, its name in words, the format of its value, and the fix.
-# Without a fix, a difference is a remark.
+# Fields that should be equal on GPUs of one name: field, name, format, and fix. No fix: a difference is a remark.
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),

@@ -149,8 +149,7 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
 
 
 def judge_holders(card: Device | None, index: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
-    """Report memory that no listed process holds, as `devices` does, and the processes on the device. `index` is the
-    GPU's index in `facts.devices`."""
+    """Report memory that no listed process holds, and the processes on the GPU, which is `facts.devices[index]`."""
     if card is not None:
         finding = checks.finding_of("devices.unclaimed_memory", hardware.unclaimed, card, facts)
         if finding is not None:

@@ -1,7 +1,6 @@
 """Facts about a machine, as the adapters read them. Values are raw and in SI units. An unknown value is None.
 
-`Facts.unknown` has the reason for each value that could not be read, by the JSON Pointer of the field. The pointer of a
-device means all of the device's fields.
+`Facts.unknown` has the reason for each missing value, by JSON Pointer. A device's pointer is for all its fields.
 """
 
 from __future__ import annotations

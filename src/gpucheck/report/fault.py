@@ -94,12 +94,8 @@ def judge(fault: Fault) -> Finding:
     if fault.kind == "memory":
         is_host = fault.cause in ("oom.cpu", "oom.host")
         title = f"memory ran out on {'the host' if is_host else fault.device or 'the device'} in {fault.where}"
-        shows = (
-            "gpucheck memory --device cpu shows the free memory"
-            if is_host
-            else f"{FIX['memory held']} shows which processes use memory"
-        )
-        fix = f"{shows}; then run again"
+        used = f"{FIX['memory held']} shows which processes use memory"
+        fix = f"{'gpucheck memory --device cpu shows the free memory' if is_host else used}; then run again"
         return Finding(f"{benchmark or 'device'}.memory", "inconclusive", title, message, evidence, fix=fix)
     if fault.silent_s is not None:
         message = f"a call did not return{during}"

@@ -38,8 +38,7 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a command's work on a device; `device` is None for several at once. `ended` is None while the part runs
-    and after it was cut off, and empty if the part did all of the requested work. Else `ended` is the reason: `time`,
-    `memory`, `fault` or `error`."""
+    and after it was cut off, and empty if all work was done; else `time`, `memory`, `fault` or `error`."""
 
     id: str
     device: str | None = None
@@ -50,8 +49,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Report:
     """The document of one command. `parts` are the planned and begun parts, `skips` the work that was left out, and
-    `faults` the faults that interrupted the work. The `findings` and `results` of a benchmark can be derived again from
-    these, the facts and the measurements."""
+    `faults` the faults that interrupted the work. A judge can derive a benchmark's `findings` and `results` again."""
 
     schema: str
     gpucheck: str

@@ -340,8 +340,7 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
 
 
 def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: bool) -> dict[str, dict[str, float]]:
-    """Return the GPUs that are slower than usual, or faster (`above`): for each name, the kinds of work in which the
-    GPU differs, with the share."""
+    """Return the share by which GPUs are slower than usual, or faster (`above`), by name and kind of work."""
     differing: dict[str, dict[str, float]] = {}
     for device, kind in itertools.product(group, kinds):
         rates = rates_of(device, kind)

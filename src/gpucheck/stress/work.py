@@ -399,8 +399,7 @@ class StressWork:
         return wrong
 
     def _check_to_host(self, kind: str) -> list[StressWrong]:
-        """Return the wrong result of the last copy to the host, if any. The host compares this buffer, because no later
-        copy of the step reads it."""
+        """Return the wrong result of the step's last copy to the host, if any. No later copy reads this buffer."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
             return []

@@ -1,5 +1,4 @@
-"""The types of the entries in a report's `results`. A command with a long result has a separate module, which is loaded
-only if that result is created or read."""
+"""The types of the entries in a report's `results`. Long results have separate modules, loaded if needed."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ class NodeDocument:
     """The document of a node, rewritten before every step. `step` is the current step, empty at the end. `exit` is None
     before the end. `ended` is the signal that ended the check at this step; empty after SIGKILL, because a killed
     process cannot write. `expected` is the number of nodes that the launcher started; None if unknown. `settings` are
-    versions and settings that siblings share, without environment variables. `gpus` is the number of GPUs, usable or
-    not; None if no part has read it."""
+    versions and settings that siblings share, without environment variables. `gpus` is the number of GPUs, if read."""
 
     schema: str
     gpucheck: str

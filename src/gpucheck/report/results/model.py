@@ -58,8 +58,7 @@ class TrainingBytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
     """A tensor that is still on `device` after the move. `what` describes the tensor, and `use` is its use in the
-    forward pass. `attribute` is its name in the module, and `holder` the object that holds the tensor. `is_trained`
-    means that the tensor takes a gradient."""
+    forward pass. `attribute` is its name in the module, and `holder` its holder. `is_trained`: it takes a gradient."""
 
     name: str
     kind: LeftKind

@@ -77,8 +77,7 @@ class LoadResult:
 class DoctorResult:
     """The diagnosis. `first` is the ID of the first broken condition and `broken` its stage; None if nothing is broken.
     `rungs` are all stages from the hardware up. `consequences` are the IDs of conditions that follow from the first,
-    and `asked` is the number of checked conditions. `torch_works` is true if torch ran a kernel on a device. `load` is
-    None if no load was tried."""
+    and `asked` is the number of checked conditions. `torch_works` is true if torch ran a kernel on a device."""
 
     first: str | None
     broken: str | None

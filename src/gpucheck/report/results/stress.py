@@ -64,8 +64,7 @@ class StressDevice:
     were compared with float64, and `worst_of_bound` the largest error as a share of the rounding bound. `wrong` has the
     first wrong steps, and `wrong_steps` is the number of all wrong steps. `counters` is the rise of each error counter
     of the driver. `power_limit_w` is the limit in force. `memory_tested_bytes` is the part of the filled memory that
-    the memory test has written and read; None without this test. `ended` is empty for a device that ran to the end,
-    else `fault`, `error` or `signal`.
+    the memory test has written and read; None without this test. `ended` is empty, `fault`, `error` or `signal`.
     """
 
     name: str
