@@ -226,7 +226,7 @@ class Collector:
             skips=tuple(self.skips),
         )
         if judge is None:
-            judgement = Judgement(tuple(self._in_order))
+            judgement = Judgement(tuple(self._in_order or self.findings))
         else:
             judgement = judge(whole)
             judgement = replace(judgement, findings=(*judgement.findings, *self.findings))

@@ -53,8 +53,8 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step. `amp` is autocast's dtype. With an `axis`, the size is its length. Then `batch_size` is
-    fixed."""
+    """The settings of a step. `amp` is autocast's dtype. With an `axis`, the size is its length at a fixed batch
+    size."""
 
     amp: str | None = None
     axis: str | None = None
