@@ -148,8 +148,8 @@ def in_words(flags: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold that was set: its value in SI, and where it was set (`origin`). `device` is the exact name of its
-    devices; None means all."""
+    """A threshold that was set: its value in SI, and where it was set (`origin`). `device` is a GPU's exact name; None
+    means all."""
 
     id: str
     value: float

@@ -73,8 +73,7 @@ def select(
 # Findings, pages and saved files write commands as `gpucheck …`. Only screens replace `gpucheck` with the text that the
 # user has to type, which depends on how the program was started.
 PROGRAM = "gpucheck"
-# A launcher that the process cannot see, such as scripts/gpucheck or gpucheck.pyz, sets this variable to the text to
-# type: "scripts/gpucheck", "python3 gpucheck.pyz".
+# A launcher that the process cannot see sets this variable to the text to type, such as "python3 gpucheck.pyz".
 STARTED_AS = "GPUCHECK_PROGRAM"
 # A function that returns a text with each gpucheck command written as the user has to type it.
 as_typed: Callable[[str], str] = str

@@ -204,8 +204,7 @@ OLDER = tuple(
 
 BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 
-# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. Some numbers have no action in the
-# catalogue, but their description asks for a reset.
+# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. `severity` names some more.
 DRAINING = (
     *("RESET_GPU", "RESTART_BM", "CHECK_MECHANICALS", "XID_154"),
     *("WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR"),

@@ -303,8 +303,7 @@ def _log_rate(figures: Sequence[NodeFigure]) -> float:
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
-    """Return the nodes that are slow compared with the others, in one figure or in all figures of their model. Each of
-    these two tests has the level `level`."""
+    """Return the nodes that are slow compared with the others, in one figure or in all, at the level of each test."""
     by_model: dict[str, dict[str, ByHost]] = defaultdict(dict)
     for (model, label, _), by_host in figures.items():
         by_model[model][label] = by_host

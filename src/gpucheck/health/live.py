@@ -24,8 +24,7 @@ Activity = Literal["busy", "light load", "idle", "unknown"]
 UNDER_LOAD = "under load"
 # Utilisation below this comes from a display or a monitoring tool.
 AT_REST_PERCENT = 5.0
-# Without utilisation, a GPU above this share of its power limit is busy. An idle T4 or L4 that is not in its
-# low-power state draws 0.42 of its limit.
+# Without utilisation, a GPU above this share of its power limit is busy. An idle T4 or L4 draws up to 0.42.
 AT_WORK_POWER_SHARE = 0.5
 
 # Clock reasons that protect the GPU, and their causes. `hw_slowdown` accompanies the other hardware reasons.

@@ -225,8 +225,7 @@ WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep
 
 def not_shown(facts: Facts) -> Finding | None:
     """Report GPUs that NVML lists and CUDA does not show, although no mask hides them."""
-    # No finding if a GPU is in MIG mode (CUDA may show only one instance) or dead (other GPUs may be hidden too), or if
-    # CUDA shows the same number of GPUs by other UUIDs.
+    # No finding if a GPU is in MIG mode or dead, which may hide others, or if CUDA shows as many under other UUIDs.
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None

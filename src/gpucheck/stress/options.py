@@ -20,8 +20,7 @@ WORK = {
 }
 # The shares to fill of a GPU's free memory, and of the host's free memory, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
-# The weight of each kind in the time. Products (alone and in mixed work) take nine tenths of the time, and then heat a
-# device as much as gpu-burn, which runs only products.
+# The weight of each kind in the time. With nine tenths for products, alone and mixed, the heat is that of gpu-burn.
 WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
 # The usual length of a turn, in which clocks and power settle.
 TURN_S = 10.0

@@ -44,8 +44,7 @@ PATTERNS = ("ones", "address", "random")
 _SEEDS = 4
 # The number of words that are generated, compared and hashed at once, which limits the temporary memory.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB
-# The side of the products. At the largest side, filling and comparing a result takes about 7 % of a product's time. On
-# a CPU, a product takes milliseconds on one core.
+# The side of the products. At the largest side, filling and comparing a result takes about 7 % of a product's time.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy of this size takes much longer than its launch.
@@ -128,8 +127,7 @@ class StressWork:
         # cuBLAS promises the same bits on GPUs with the same architecture and number of SMs (manual, "Results
         # Reproducibility"); oneMKL with the same alignment and number of threads (its guide to reproducibility).
         self.reproducible = accel.is_cpu or (accel.kind == "cuda" and not torch.version.hip)
-        # The next pattern (`_turn`), window (`_at`) and result (`_next`), the direction of the next copies (`_phase`),
-        # and the number of products of a step.
+        # The next pattern (`_turn`), window (`_at`) and result (`_next`), the direction of copies (`_phase`).
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
         # By a window's position: the pattern written in this turn, and the number of words tested in this run.

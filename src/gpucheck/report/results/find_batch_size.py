@@ -53,8 +53,8 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step. `amp` is autocast's dtype. With an `axis`, the size is its length at a fixed batch
-    size."""
+    """The settings of a step. `amp` is autocast's dtype. With an `axis`, the size is a length and `batch_size`
+    fixed."""
 
     amp: str | None = None
     axis: str | None = None
