@@ -148,8 +148,7 @@ def in_words(flags: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold that was set: its value in SI, and where it was set (`origin`). `device` is a GPU's exact name; None
-    means all."""
+    """A threshold that was set: its value in SI, and where it was set (`origin`). `device` is a GPU's name, or None."""
 
     id: str
     value: float

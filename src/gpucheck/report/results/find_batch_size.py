@@ -53,8 +53,7 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step. `amp` is autocast's dtype. With an `axis`, the size is a length and `batch_size`
-    fixed."""
+    """The settings of a step. `amp` is autocast's dtype. With an `axis`, `batch_size` is fixed."""
 
     amp: str | None = None
     axis: str | None = None

@@ -110,8 +110,7 @@ class OutOfMemory:
     """The state when memory ran out. `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (memory to be
     page-locked), `runtime` (CUDA's own request for a stream, an event, a context or a library's start), or None. The
     sums are those of tensors that were alive when the program ended, on the device, or on the host if host memory ran
-    out. `others` are activations, data and buffers that Python objects hold. `unnamed` is the rest, usually
-    activations."""
+    out. `others` are activations, data and buffers that Python objects hold. `unnamed` is the rest."""
 
     device: str
     asked_bytes: int | None
