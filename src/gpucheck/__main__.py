@@ -30,7 +30,8 @@ _BEGAN_S = time.monotonic()
 # restores the system's handling of SIGINT, and Ctrl-C would replace the exit status of a command that has finished.
 atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
-# `-m` puts the current folder first on the path. A stray torch.py there must not break the command.
+# `-m` puts the current folder first on the path. A stray torch.py there must not break the command. The
+# children that load targets add the current folder again.
 _source_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
     if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _source_folder:

@@ -148,7 +148,8 @@ def in_words(flags: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold that was set: its value in SI, and where it was set (`origin`). `device` is a GPU's name, or None."""
+    """A threshold that was set: its value in SI, its `origin`, and the exact name of its GPU; None means all
+    devices."""
 
     id: str
     value: float
