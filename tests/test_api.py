@@ -52,7 +52,7 @@ def test_every_name_is_there_and_no_other() -> None:
         (lambda: api.find_batch_size("mlp", headroom=Decimal(5)), "not '500%'"),  # type: ignore[arg-type]
         (lambda: api.devices("gpu7"), "is not a device"),
         (lambda: api.judge("nowhere.json"), "'nowhere.json' cannot be read"),
-        (lambda: api.judge(api.devices("cpu")), "it is a result of `gpucheck devices`"),
+        (lambda: api.judge(api.devices("cpu")), "the document is a result of `gpucheck devices`"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(call: object, words: str) -> None:

@@ -10,8 +10,8 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _exit_on_interrupt() -> None:
-    """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
-    KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends."""
+    """Let Ctrl-C end this process at once with status 130, while there is nothing to report: before and after the
+    command. KeyboardInterrupt would print a traceback during an import and while the interpreter shuts down."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # SIGINT may be ignored from the start
         signal.signal(signal.SIGINT, _exit)
 
@@ -26,15 +26,15 @@ import time  # noqa: E402
 
 _BEGAN_S = time.monotonic()
 
-# atexit calls functions in reverse order, so this one runs last. Afterwards Python restores the system's handling of
-# SIGINT, and Ctrl-C would then replace the exit status of a command that has finished.
+# Ignore Ctrl-C at the very end: atexit calls its functions in reverse order, so this call runs last. Otherwise Python
+# restores the system's handling of SIGINT, and Ctrl-C would replace the exit status of a command that has finished.
 atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
-# `-m` puts the current folder first on the path, and a stray json.py or torch.py there must not break the command. The
+# `-m` puts the current folder first on the path. A stray torch.py there must not break the command. The
 # children that load targets add the current folder again.
-_ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_source_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
-    if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
+    if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _source_folder:
         del sys.path[0]
 
 from gpucheck import errors  # noqa: E402
@@ -52,7 +52,7 @@ _SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 
 
 def _resend(ignored: "sys.UnraisableHookArgs") -> None:
-    """Send a signal again if Python dropped its exception, as it does in a `__del__` and in a callback of an import."""
+    """Send a signal again if Python dropped its exception, as in a `__del__` or a callback of an import."""
     number = _SIGNALS.get(ignored.exc_type)
     if number is None:
         sys.__unraisablehook__(ignored)

@@ -1,4 +1,4 @@
-"""gpucheck from Python: its commands as functions, each with the report that the command writes.
+"""The commands of gpucheck as Python functions. Each function returns the command's report.
 
     >>> from gpucheck import api
     >>> report = api.devices()
@@ -15,7 +15,7 @@
     0
 
 A report is the document that `--json` prints (`gpucheck schema`), as dataclasses. Problems (exit codes 1 and 4 of the
-command) are in its findings. Wrong options raise `UsageError`, a missing or unusable device raises `CannotLook`.
+command) are in its findings. Wrong options raise `UsageError`. A missing or unusable device raises `CannotLook`.
 
 The search for a batch size:
 
@@ -27,9 +27,8 @@ The search for a batch size:
         raise SystemExit(found.report.findings[0].title)
     loader = DataLoader(data, batch_size=size)
 
-Trials run in separate processes, so the workload is named and not handed over, and this process makes no context on the
-device. A function at the top of a module is found by its name; so is one in a script, whose work must begin under
-`if __name__ == "__main__":`, since the trials import the script.
+Trials run in separate processes, and this process creates no context on the device. Each trial imports the target by
+name, so the target must be a function at the top of a module or script. Guard a script with `__name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The result of a search. `report` is the command's. Sizes are lengths if the search has an axis."""
+    """The result of a search, with the report of `find-batch-size`. Sizes are lengths if the search has an axis."""
 
     report: Report
 
@@ -83,20 +82,19 @@ class BatchSize:
 
     @property
     def max_batch_size(self) -> int | None:
-        """The largest size that trains, with larger ones known not to fit; else None. `answer.at_least` is then the
-        largest that passed. It may be far below what fits, so do not train with it automatically."""
+        """The largest size that trains, if larger sizes are known not to fit; else None. Then `answer.at_least` is the
+        largest size that passed. `at_least` may be far below the limit, so do not train with it automatically."""
         return self.answer.max_batch_size if self.answer else None
 
     @property
     def recommended(self) -> int | None:
-        """A size that was run and leaves the headroom free. If it is None, `answer` has the reason."""
+        """A size that was run and leaves the headroom free; None if there is none. `answer` has the reason."""
         recommended = self.answer and self.answer.recommended
         return recommended.batch_size if recommended else None
 
 
 def step() -> None:
-    """Mark the end of a step for `gpucheck run`, in loops without an optimizer or with several. After the first call,
-    only steps that are marked like this count."""
+    """Mark the end of a step for `gpucheck run` in loops with no optimizer or several. Then only marked steps count."""
     if (hooks := sys.modules.get("gpucheck.program.run.hooks")) is not None:
         hooks.step()
 
@@ -134,8 +132,8 @@ def smoke(
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
 
-    given = {"require": require, "min_devices": min_devices, "only": only, "skip": skip, "time_budget": time_budget_s}
-    options = _read(SmokeOptions, given, device)
+    values = {"require": require, "min_devices": min_devices, "only": only, "skip": skip, "time_budget": time_budget_s}
+    options = _read(SmokeOptions, values, device)
     installed_torch.load()
     from gpucheck.smoke.command import command as check
 
@@ -156,8 +154,8 @@ def doctor(
     from gpucheck.doctor.command import command as diagnose
     from gpucheck.doctor.options import DoctorOptions
 
-    given = {"python": python, "require": require, "time_budget": time_budget_s, "only": only, "skip": skip}
-    options = _read(DoctorOptions, given)
+    values = {"python": python, "require": require, "time_budget": time_budget_s, "only": only, "skip": skip}
+    options = _read(DoctorOptions, values)
     return _reported("doctor", lambda emit: diagnose(options, emit), on_event)
 
 
@@ -170,8 +168,8 @@ def bench(
     **options: object,
 ) -> Report:
     """Run a benchmark in this process: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective`, `all`.
-    The rows are in the report's `measurements`. `options` are the command's own (`docs/cli.md`), with underscores for
-    dashes: text as it is typed, a number, True, or a list of these. Raises UsageError and CannotLook."""
+    The rows are in the report's `measurements`. `options` are those of the command (`docs/cli.md`), with underscores
+    for dashes. A value is text as typed, a number, True, or a list of these. Raises UsageError and CannotLook."""
     from gpucheck import naming
     from gpucheck.bench.benchmarks import BENCHMARKS
     from gpucheck.machine import installed_torch
@@ -179,61 +177,59 @@ def bench(
     rows = {benchmark.id: benchmark for benchmark in BENCHMARKS}
     if name not in rows:
         raise UsageError(f"bench {name!r} is unknown", "", naming.hint(name, list(rows)))
-    made = _read(rows[name].options, {"time_budget": time_budget_s, **options}, device)
+    read_options = _read(rows[name].options, {"time_budget": time_budget_s, **options}, device)
     installed_torch.load()
-    from gpucheck.bench.judge import judge as judged
+    from gpucheck.bench.judge import judge as judge_bench
 
-    return _reported(f"bench {name}", lambda emit: rows[name].command()(made, emit), on_event, judged)
+    return _reported(f"bench {name}", lambda emit: rows[name].command()(read_options, emit), on_event, judge_bench)
 
 
 def judge(report: Report | str | os.PathLike[str]) -> Report:
-    """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds. Raises
-    UsageError for documents of other commands, whose findings do not follow from the document alone, and for rows and
-    thresholds that the judge does not read."""
+    """Judge a benchmark or stress test again, by the samples and thresholds in its document or file. Raises UsageError
+    for other commands, because their findings do not follow from the document alone. It also raises UsageError for rows
+    and thresholds that the judge does not read."""
     from gpucheck.bench.judge import check
-    from gpucheck.bench.judge import judge as of_bench
+    from gpucheck.bench.judge import judge as judge_bench
     from gpucheck.machine import saved
     from gpucheck.measure import runs
-    from gpucheck.stress.judge import judge as of_stress
+    from gpucheck.stress.judge import judge as judge_stress
 
     document = runs.merge([report if isinstance(report, Report) else saved.load(os.fspath(report))])
-    kind = document.command.partition(" ")[0]
-    judges: dict[str, Judge] = {"bench": of_bench, "stress": of_stress}
-    if kind not in judges:
-        raise UsageError(
-            f"it is a result of `gpucheck {document.command}`",
-            "only benchmarks and stress tests can be judged again",
-            "give a result of `gpucheck bench …` or `stress`",
-        )
-    if kind == "bench":
+    group = document.command.partition(" ")[0]
+    judges: dict[str, Judge] = {"bench": judge_bench, "stress": judge_stress}
+    if group not in judges:
+        why = "only benchmarks and stress tests can be judged again"
+        fix = "give a result of `gpucheck bench …` or `stress`"
+        raise UsageError(f"the document is a result of `gpucheck {document.command}`", why, fix)
+    if group == "bench":
         check(document, "the report" if isinstance(report, Report) else repr(os.fspath(report)))
-    return document.concluded(judges[kind](document))
+    return document.concluded(judges[group](document))
 
 
-def _read(kind: Callable[..., Any], given: Mapping[str, object], device: object = None) -> Any:
+def _read(options_type: Callable[..., Any], values: Mapping[str, object], device: object = None) -> Any:
     """Return the options of a command from Python values, read as on the command line. Raises UsageError."""
     from gpucheck import naming
     from gpucheck.options import declared, read
 
-    known = {option.key: option for option in declared(kind)}
+    known = {option.key: option for option in declared(options_type)}
     typed: dict[str, object] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if (option := known.get(name)) is None:
             raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
         if value is not None and isinstance(value, bool) is not option.is_flag:
             takes = "True or False" if option.is_flag else option.metavar
             raise UsageError(f"{option.name} is {value!r}", f"it takes {takes}")
-        are = option.repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
-        several: Any = value if are else [value]
-        texts = [each if option.is_flag else str(each) for each in several if each is not None]
+        is_list = option.repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
+        items: Any = value if is_list else [value]
+        texts = [item if option.is_flag else str(item) for item in items if item is not None]
         if texts:
             typed[name] = texts if option.repeat else texts[0]
-    made = read(kind, typed)
-    return made if device is None else replace(made, device=str(device))
+    options = read(options_type, typed)
+    return options if device is None else replace(options, device=str(device))
 
 
 def _reported(
-    name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, judged: Judge | None = None
+    name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, document_judge: Judge | None = None
 ) -> Report:
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     collector = Collector()
@@ -250,7 +246,7 @@ def _reported(
         argv=(),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         elapsed_s=time.monotonic() - began,
-        judge=judged,
+        judge=document_judge,
     )
 
 
@@ -277,30 +273,29 @@ def find_batch_size(
     trial_timeout_s: float | None = None,
     quick: bool = False,
     device: str = "auto",
-    on_event: Callable[[Event], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> BatchSize:
-    """Find the largest batch that trains, or with `mode="infer"` infers.
+    """Find the largest batch size that trains, or that infers with `mode="infer"`.
 
-    `target` is the command's TARGET or the factory function. All other options are the command's (`docs/cli.md`), with
-    fractions for percentages, seconds for times and bytes for sizes. `time_budget_s` counts from the call; `quick`
-    skips everything after the answer. If nothing fits or time runs out, `max_batch_size` is None, and the findings say
-    why.
+    `target` is the command's TARGET or the factory function. All other options are those of the command
+    (`docs/cli.md`), with fractions for percentages, seconds for times and bytes for sizes. `time_budget_s` counts from
+    the call. `quick` skips everything after the answer. `max_batch_size` is None if nothing fits or time runs out.
 
     Raises UsageError, TargetError for a workload that is missing or fails, and CannotLook if the device cannot be used.
     """
-    given = dict(locals())
-    del given["device"], given["on_event"]
+    values = dict(locals())
+    del values["device"], values["on_event"]
     for name, key in (("inputs", "input"), ("time_budget_s", "time_budget"), ("trial_timeout_s", "trial_timeout")):
-        given[key] = given.pop(name)
-    given["target"] = target if target is None or isinstance(target, str) else _named(target)
-    given["tolerance"], given["headroom"] = _percent(tolerance), _percent(headroom)
+        values[key] = values.pop(name)
+    values["target"] = target if target is None or isinstance(target, str) else _named(target)
+    values["tolerance"], values["headroom"] = _percent(tolerance), _percent(headroom)
     folders = tuple(os.path.abspath(folder) for folder in sys.path)
-    options = replace(_read(FindBatchSizeOptions, given, device), import_path=folders)
+    options = replace(_read(FindBatchSizeOptions, values, device), import_path=folders)
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
 def _percent(share: Any) -> object:
-    """Convert a fraction to the command line's percentage; 12 digits hide the error of the binary product."""
+    """Convert a fraction to a percentage as text. With 12 digits, the rounding error of the product does not show."""
     is_number = isinstance(share, SupportsFloat) and not isinstance(share, bool)
     return f"{float(share) * 100:.12g}%" if is_number else share
 
@@ -316,7 +311,7 @@ def _named(factory: Callable[[], Any]) -> str:
         raise UsageError(f"the target {name} cannot be imported by its name", why, fix)
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # started with python -m
         module = spec.name
-    if "." in module:  # in a package: its relative imports need the package's name
+    if "." in module:  # relative imports in a package need the package's name
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):

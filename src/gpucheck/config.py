@@ -1,12 +1,12 @@
-"""The thresholds of a command's figures, and what a settings file sets. Pure: files are read elsewhere.
+"""The thresholds of measured figures, and the settings file. Pure: other modules read the file.
 
-Values are SI inside (bytes and FLOP per second, fractions, ratios); files and options use the unit of the threshold.
+Values are in SI units here (bytes and FLOP per second, fractions). Files and options use the unit of the threshold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ SI_UNIT: dict[ThresholdUnit, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percen
 
 
 class Threshold(NamedTuple):
-    """A threshold of a command: the ID of its finding, the figure that it judges, and the option that sets it."""
+    """A threshold of a command: the ID of its finding, the figures that it judges, and the option that sets it."""
 
     id: str
     command: str
@@ -43,7 +43,7 @@ class Threshold(NamedTuple):
 
 
 def _of_bench(id: str, kind: ThresholdUnit, judges: str, help: str) -> Threshold:
-    """Return a lower limit of a benchmark's figures. The ID names the benchmark and the option."""
+    """Return the lower limit of a benchmark's figures. Its ID names the benchmark and the option."""
     benchmark, _, name = id.partition(".")
     option, metavar = f"--{name.replace('_', '-')}", "PERCENT" if kind == "percent" else "N"
     return Threshold(id, f"bench {benchmark}", kind, "at least", judges, option, metavar, help)
@@ -105,40 +105,39 @@ BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
 # The largest accepted threshold, far above the rate of any GPU: a larger number is a typing error.
 LARGEST = 1e9
 # The largest factor by which each recorded disturbance can lower a figure, and its name in a sentence. A figure that is
-# below its threshold by more than this fails despite the flags. The factors of several disturbances multiply. They are
-# wide, because a false failure is worse than an inconclusive result.
+# below its threshold by more than this factor fails despite the flags. The factors of several disturbances multiply.
+# The factors are large, because a false failure is worse than an inconclusive result.
 DISTURBANCES: dict[str, tuple[float, str]] = {
-    # Copy rates of two processes on a quiet machine differ by a quarter, noisy rows by less than a factor of two; 4 is
-    # twice that. The same factor applies to a figure with too few samples for an interval.
+    # Twice the largest observed factor: noisy rows differ by less than a factor of 2. The same factor applies to a
+    # figure with too few samples for an interval.
     "noisy": (4.0, "noise"),
     "no interval": (4.0, "too few samples"),
     # Reading from a cache is faster than from memory, but small calls lose up to half of their time to the launch.
     "warm": (4.0, "a cache"),
-    # Threads take turns on a core, and processes on a GPU; a factor of 32 needs 31 others that are busy all the time.
+    # Threads take turns on a core, and processes on a GPU. A factor of 32 needs 31 others that are busy all the time.
     "cpu-busy": (32.0, "machine busy"),
     "device-shared": (32.0, "other processes on the GPU"),
     # The ratio of the highest clock (2 to 3 GHz) to the lowest (135 to 210 MHz): nvidia-smi -q -d SUPPORTED_CLOCKS.
     "throttled": (20.0, "a throttled clock"),
-    # An estimated peak counts units that a part may lack: H20 would have 39 TFLOP/s in float64, but it does 1. The
-    # widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
+    # An estimated peak counts units that a GPU may lack: the estimate for float64 on an H20 is 39 TFLOP/s, but the H20
+    # reaches 1. The largest ratio of units between GPUs of one architecture is 64 (float64, GA100 to GA102).
     "estimate": (64.0, "an estimated peak"),
 }
-# Even a short call whose thread lost its core waits for the turns of 31 others, of 3 ms each with Linux's scheduler:
-# copies of 77 µs took 25 to 50 ms with 12 processes on 2 cores.
+# A thread that lost its core waits until 31 other threads had their turns, of 3 ms each with Linux's scheduler. As an
+# example, copies of 77 µs took 25 to 50 ms with 12 processes on 2 cores.
 TURNS_S = 0.1
 
 
-def largest_loss(disturbances: Iterable[str], call_s: float | None = None) -> float:
-    """Return the factor by which all of these disturbances together can lower a figure. A short call (`call_s`) on a
-    busy machine may spend all of its time waiting, and the factor is then infinity."""
-    names = list(disturbances)
-    factor = math.prod(DISTURBANCES[name][0] for name in names)
-    if "cpu-busy" in names and call_s is not None:
+def largest_loss(disturbances: Collection[str], call_s: float | None = None) -> float:
+    """Return the factor by which these disturbances together can lower a figure. It is infinity for a call so short
+    (`call_s`) that waiting for a core may take all of its time."""
+    factor = math.prod(DISTURBANCES[name][0] for name in disturbances)
+    if "cpu-busy" in disturbances and call_s is not None:
         factor *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
     return factor
 
 
-# The screens' names of disturbances whose flag has another name.
+# The screens' names for flags that have another name in the document.
 FLAG_NAMES = {"cpu-busy": "machine busy", "device-shared": "device in use"}
 
 
@@ -149,8 +148,8 @@ def in_words(flags: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold that was set: its value in SI, and where it was set. `device` is the exact name of the devices that
-    it applies to; None means every device."""
+    """A threshold that was set: its value in SI, its `origin`, and the exact name of its GPU; None means all
+    devices."""
 
     id: str
     value: float
@@ -165,7 +164,7 @@ def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None =
 
 
 def number(kind: ThresholdUnit, value: Any, origin: str) -> float:
-    """Return `value`, with or without a percent sign, in SI. Raises UsageError, also for what looks like a fraction."""
+    """Return `value`, a number or its text, in SI. Raises UsageError, also for a percentage below 1 without a sign."""
     has_sign = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
         amount = float(value.rstrip().removesuffix("%") if has_sign else value)
@@ -227,7 +226,7 @@ class Settings:
 
 
 def parse(text: str, name: str) -> Settings:
-    """Return what the TOML `text` of the file `name` sets. Raises UsageError for anything that is not a threshold."""
+    """Return the settings in the TOML `text` of the file `name`. Raises UsageError unless it has only thresholds."""
     try:
         table = loaded(text)
     except RecursionError as error:
@@ -245,7 +244,7 @@ def parse(text: str, name: str) -> Settings:
 
 def loaded(text: str) -> dict[str, Any]:
     """Return the data of a TOML text. Raises ValueError for broken TOML."""
-    # Imported late: most commands read no TOML, neither a settings file nor the table of the GPUs' peaks.
+    # Imported late: most commands read no TOML.
     import sys
 
     if sys.version_info >= (3, 11):
@@ -256,7 +255,7 @@ def loaded(text: str) -> dict[str, Any]:
 
 
 def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
-    """Return the thresholds of a file, those for a device by its exact name first."""
+    """Return the thresholds of a file. Those for a named device come first."""
     limits = []
     for path, value in _flat(table):
         name = ".".join(path)

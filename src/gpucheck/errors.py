@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Exit(NamedTuple):
-    """One exit status: its number, its name and what it tells the caller. This is not a dataclass, because the readers
-    of NVML and libcuda start in two thirds of the time without dataclasses, and the user waits for them."""
+    """One exit status. This is not a dataclass, because the children that read NVML and libcuda start in two thirds of
+    the time without dataclasses, and the user waits for them."""
 
     code: int
     name: str
@@ -47,8 +47,8 @@ EXITS: tuple[Exit, ...] = (
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
 )
 
-# Seconds that Ctrl-C waits for torch's import before it ends the process. The command sets this for its own process. In
-# a notebook it stays None, and Ctrl-C waits for the whole import.
+# Seconds that Ctrl-C waits for torch's import before it ends the process. The command line sets this value. In a
+# notebook the value is None, and Ctrl-C waits for the whole import.
 patience_s: float | None = None
 
 # Temporary files to remove when the process ends at once.
@@ -62,8 +62,8 @@ EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COU
 
 
 class GpucheckError(Exception):
-    """A problem that the user must see: what, why, and what to do. Its text is one sentence. `finding` is the ID of the
-    problem in the report, and `command` is the command whose usage was wrong."""
+    """A problem that the user must see: what is wrong, why, and what to do. `finding` is the ID of the problem in the
+    report, and `command` is the command whose usage was wrong."""
 
     exit_code = COULD_NOT_LOOK
     command = ""
@@ -86,7 +86,7 @@ class UsageError(GpucheckError):
 
 
 class TargetError(UsageError):
-    """The user's target is missing, raises or rejects its input (exit 2); `trace` is its traceback, for `--debug`."""
+    """The user's target is missing, raises or rejects its input (exit 2). `--debug` prints its traceback (`trace`)."""
 
     def __init__(self, what: str, why: str = "", fix: str = "", *, trace: str = "", finding: str = "target") -> None:
         super().__init__(what, why, fix, finding=finding)
@@ -116,7 +116,7 @@ class Undecided(GpucheckError):
 
 
 class Unprinted(Exception):
-    """The result could not be written to stdout: the reason, and the exit status of the result itself."""
+    """The result could not be written to stdout. `code` is the exit status of the result itself."""
 
     def __init__(self, error: OSError, code: int) -> None:
         super().__init__(error, code)
@@ -128,13 +128,13 @@ class Terminated(BaseException):
     """SIGTERM, handled like Ctrl-C."""
 
 
-# gpucheck's own dependencies: the names that are imported, and their distributions.
+# The dependencies of gpucheck: the module's name, and the distribution's name.
 DEPENDENCIES = {"typer": "typer", "rich": "rich", "psutil": "psutil", "tomli": "tomli", "pynvml": "nvidia-ml-py"}
 
 
 def of_dependency(error: ImportError) -> CannotLook | None:
     """Return the error for a dependency of gpucheck that cannot be imported; None for any other import. The dependency
-    is installed, but it is for another machine, is on a file system that is mounted noexec, or is incomplete."""
+    may be missing, incomplete, built for another machine, or on a file system that is mounted noexec."""
     importer, trace = "", error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -149,9 +149,9 @@ def of_dependency(error: ImportError) -> CannotLook | None:
 
 
 def filter_warnings() -> None:
-    """Set the filters of the command line and its children. A program that imports gpucheck keeps its own."""
-    # `-W error` and PYTHONWARNINGS=error raise every warning. A deprecation inside these libraries would then end a
-    # command as a bug of gpucheck. Such warnings are shown instead.
+    """Set the warning filters of the command line and its children, but not of a program that imports gpucheck."""
+    # `-W error` and PYTHONWARNINGS=error raise every warning. A deprecation in these libraries would end the command
+    # like a bug of gpucheck, so these warnings are printed instead.
     if any(action == "error" for action, *_ in warnings.filters):
         warnings.filterwarnings("default", module=r"(gpucheck|torch|numpy|pynvml|psutil|typer|click|rich)(\.|$)")
     # torch's C++ warns at its first import without NumPy, which gpucheck does not need (utils/tensor_numpy.cpp).

@@ -1,4 +1,4 @@
-"""The links between host and device: rates of PCI Express and NVLink-C2C, names of directions and memories."""
+"""The links between host and device: rates of PCIe and NVLink-C2C, and names of directions and memory types."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MEMORIES: dict[str, tuple[HostMemoryKind, ...]] = {
 WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
 SHORT_WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "host to host"}
 
-# Fixes for copies between GPUs that hang or corrupt data, and what each costs. Sources: CUDA's programming guide (IOMMU
-# on Linux) and NCCL's documentation (Troubleshooting, GPU Direct and PCI Access Control Services).
+# Fixes for copies between GPUs that hang or corrupt data, with their drawbacks. Sources: CUDA's programming guide
+# (IOMMU on Linux) and NCCL's documentation (Troubleshooting, GPU Direct and PCI Access Control Services).
 IOMMU_FIX = (
     "boot with iommu=pt, or switch VT-d or AMD-Vi off in the firmware: both remove the isolation of devices, which "
     "virtual machines need"
@@ -48,7 +48,7 @@ PCIE_BYTES_PER_S_PER_LANE = {
 }
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 # NVML reports the highest width of the GPU, not of its slot. GPUs wired for eight lanes (RTX 3050, laptops, Amazon's
-# A10G) and slots that share lanes run below it. The narrowest usual links, Thunderbolt and M.2, have four lanes.
+# A10G) and slots that share lanes run below this width. The narrowest usual links (Thunderbolt, M.2) have four lanes.
 LEAST_LANES = 4
 # The rate of NVLink-C2C between a Grace CPU and its Hopper GPU, in one direction. NVIDIA's data sheet of the GH200
 # gives 900 GB/s for both directions together.
@@ -56,34 +56,34 @@ C2C_BYTES_PER_S = 450e9
 # The packets that a link may resend in a minute, per lane and generation, at the bit error rate of 1e-12 that the
 # specification allows. DCGM's health check of PCIe uses the same limits.
 REPLAYS_A_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-# Every slot is behind a port, so a GPU in a slot is never on bus 0. A GPU on bus 0 was passed to a virtual machine. The
-# port of its slot is invisible there, and NVML reports the highest generation of the GPU alone.
+# A GPU in a slot is never on bus 0, because every slot is behind a port. A GPU on bus 0 was passed to a virtual
+# machine. The slot's port is invisible there, so NVML reports the highest generation of the GPU alone.
 ROOT_BUS = r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]"
 
 
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
     """Return whether a link that stays below NVML's highest generation under load is slower than it should be.
 
-    A link at generation 1 is, because only an idle link should run at it; so is the link of a GPU that is not on the
-    root bus. On the root bus NVML's highest generation ignores the slot, so a lower one may be normal.
+    Generation 1 is always too slow, because only an idle link runs at it. On the root bus any other generation may be
+    normal, because NVML's highest generation ignores the slot there.
     """
     return generation == 1 or not re.fullmatch(ROOT_BUS, pci_address or "")
 
 
 def is_width_lost(width: int, name: str | None) -> bool:
-    """Return whether a link below NVML's highest width, without another link to compare with, has lost lanes."""
+    """Return whether a link below NVML's highest width has lost lanes, if no other link is there for comparison."""
     # GPUs with sixteen lanes by NVIDIA's data sheets; their slots and boards have sixteen as well.
     sixteen_lanes = re.search(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", name or "", re.IGNORECASE)
     return width < LEAST_LANES or sixteen_lanes is not None
 
 
 def is_chip_to_chip(name: str | None) -> bool:
-    # Grace Hopper, Grace Blackwell and GB10 copy over NVLink-C2C; their PCIe link then does not matter.
+    # Grace Hopper, Grace Blackwell and GB10 copy over NVLink-C2C, so their PCIe link does not matter.
     return re.search(r"\b(GH200|GB200|GB300|GB10)\b", name or "", re.IGNORECASE) is not None
 
 
 def most_replays_a_minute(generation: int | None, width: int | None) -> int:
-    """Return how many packets a sound link resends per minute at most. An unknown link counts as the fastest."""
+    """Return the most packets that a healthy link resends in a minute. An unknown link counts as the fastest."""
     per_lane = REPLAYS_A_MINUTE_PER_LANE.get(generation or 0, max(REPLAYS_A_MINUTE_PER_LANE.values()))
     return math.ceil(per_lane * (width or 16))
 
@@ -95,7 +95,6 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
 
 
 def direction_option() -> Any:
-    """Return the field of `--direction`: the directions of the copies."""
     from gpucheck.options import option  # imported late: children that read NVML and libcuda start faster
 
     return option(

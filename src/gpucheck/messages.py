@@ -21,7 +21,7 @@ OUT_OF_MEMORY = r"\bout of memory\b"
 # Messages of torch's caching allocator, and of the runtime or a library whose own allocation failed.
 ALLOCATOR = r"Tried to allocate|\b(CUDA|HIP|XPU|MPS|GPU) out of memory"
 OF_RUNTIME = r"\b(CUDA|HIP)( driver| runtime)? (error|failure)\b.{0,40}out of memory"
-# Page-locked memory of the host, whose allocation fails with the device's error.
+# Page-locked host memory. Its allocation fails with the device's error.
 PINNED = (
     r"pin memory thread|pin_memory\.py\b|\.pin_memory\(|cudaHost(Alloc|Register)|cudaMallocHost|"
     r"hipHost(Malloc|Register)|CachingHostAllocator"
@@ -30,7 +30,7 @@ LEVEL_ZERO = r"OUT_OF_(DEVICE|HOST)_MEMORY"
 MPS_BUFFER = r"Invalid buffer size:"
 HPU = r"PT_DEVMEM.*Allocation failed"
 
-# A kernel's limit that does not depend on memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
+# Limits of a kernel, which do not depend on memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
 GRID = r"invalid configuration argument"
 INDEX_32_BIT = r"INT_MAX|32-bit ind(ex|ices)|canUse32BitIndexMath|integer out of range"
 STORAGE_SIZE = r"Storage size calculation overflowed"
@@ -39,7 +39,7 @@ CUDNN_NOT_SUPPORTED = r"CUDNN_STATUS_NOT_SUPPORTED"
 # A display driver's watchdog ended the kernel.
 LAUNCH_TIMEOUT = r"the launch timed out and was terminated"
 
-# Errors that libraries raise if they could not allocate memory, but also for other reasons.
+# Errors that libraries raise for a failed allocation, and for other reasons.
 LIBRARY_FAILED = r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)"
 LIBRARY_NOT_INITIALIZED = r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"
 NO_ENGINE = (
@@ -47,9 +47,9 @@ NO_ENGINE = (
     r"GET was unable to find an engine",
     r"No (valid|suitable) execution plans? (found|built)",
 )
-# A library that has no kernel for one shape or dtype. Another library may have one, and nothing is broken. torch also
+# A library has no kernel for a shape or dtype. Nothing is broken, and another library may have a kernel. torch also
 # reports NOT_SUPPORTED if cuBLASLt's heuristic returned no algorithm (ATen/cuda/CUDABlas.cpp; pytorch PR 106840, issue
-# 169956), and hipBLAS reports it for single shapes (rocm-libraries issue 3550).
+# 169956). hipBLAS reports NOT_SUPPORTED for single shapes (rocm-libraries issue 3550).
 NO_KERNEL = (
     r"(CU|HIP)(BLAS|BLASLT|DNN|SPARSE)_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
     r"rocblas_status_not_implemented|miopenStatus(NotImplemented|UnsupportedOp)",
@@ -68,15 +68,15 @@ NO_THREAD = r"libgomp: Thread creation failed|can't start new thread"
 NO_SEGMENT = r"failed to map segment"
 
 
-# The party at fault for an error. `device`: the device or its driver failed at work. `setup`: this machine or torch
-# cannot use the device. `memory`: there was not enough memory. `library`, `program`: the call itself may be at fault,
-# so a small kernel in a fresh process shows whether the device works.
+# The party at fault for an error. `device`: the device or its driver failed while it was in use. `setup`: this machine
+# or torch cannot use the device. `memory`: there was not enough memory. `library`, `program`: the call itself may be
+# wrong, so a small kernel in a fresh process tests the device.
 CauseOrigin = Literal["device", "setup", "memory", "library", "program"]
 
 
 class Cause(NamedTuple):
-    """The meaning of an error text. `id` is the entry in `gpucheck explain`, if there is one. `poisons` means that the
-    process cannot use the device any more: every later call fails with the same error. `fix` is what to type next."""
+    """The meaning of an error text. `gpucheck explain` may have a page for `id`. `poisons` means that the process
+    cannot use the device any more: every later call fails with the same error. `fix` is the command to type next."""
 
     id: str
     title: str
@@ -105,9 +105,9 @@ FIX = {
 }
 
 
-def fix_of(cause: str, card: str = "INDEX") -> str:
-    """Return the fix of this cause for a GPU; `INDEX` stands for an unknown GPU."""
-    return FIX[cause].format(card=card)
+def fix_of(cause: str) -> str:
+    """Return the fix for an unknown GPU, which the command names `INDEX`."""
+    return FIX[cause].format(card="INDEX")
 
 
 _LOG = "sudo dmesg | grep -i xid shows the driver's messages"
@@ -119,8 +119,8 @@ def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str 
     return Cause(id, title, patterns, "device", poisons, fix)
 
 
-# The first row that matches decides. NVIDIA documents which errors leave the process unable to go on ("must be
-# terminated and relaunched"): CUDA Runtime API, cudaError_t; HIP's are named alike.
+# The first row that matches decides. The source of `poisons` is CUDA Runtime API, cudaError_t: after such an error, the
+# process "must be terminated and relaunched". HIP's errors have the same names.
 CAUSES: tuple[Cause, ...] = (
     Cause("oom.cpu", "the host's memory is full", (CPU_ALLOCATOR, HOST_ALLOCATION), "memory"),
     Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
@@ -160,7 +160,6 @@ CAUSES: tuple[Cause, ...] = (
     _device(
         "cuda.illegal_access",
         "a kernel accessed memory outside its own",
-        r"an illegal memory access was encountered",
         r"illegal memory access",
         r"CUDA_ERROR_ILLEGAL_ADDRESS",
         r"cudaErrorIllegalAddress",
@@ -315,22 +314,21 @@ CAUSES: tuple[Cause, ...] = (
 )
 BY_ID: dict[str, Cause] = {row.id: row for row in CAUSES}
 
-# Exception classes whose cause does not depend on the text; qualified names need no import of torch.
-_CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
-_OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
-# The text of an error counts only if its class is one of these, which libraries raise. The text of other classes, such
-# as ValueError, comes from a program.
+# Exception classes whose cause does not depend on the text. A qualified name needs no import of torch.
+_CAUSE_OF_CLASS = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
+_RUNTIME_ERRORS = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
+# Classes that libraries raise. Only their texts count: other classes, such as ValueError, come from the user's program.
 LIBRARY_ERRORS = frozenset(
-    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_OF_THE_RUNTIME)
+    ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_RUNTIME_ERRORS)
 )
 
 
 def cause_of(text: str, where: str = "") -> Cause | None:
     """Return the first cause that matches the text, or None for an unknown text.
 
-    "CUDA error: out of memory" does not come from torch's allocator. The CUDA runtime raises it if no host memory could
-    be pinned, which `where` (the text of the frames) shows, or if it has no memory for a stream, an event, a context or
-    a library's start.
+    "CUDA error: out of memory" does not come from torch's allocator. The CUDA runtime raises this error if no host
+    memory could be pinned, which `where` (the text of the frames) shows. It also raises this error if it has no memory
+    for a stream, an event, a context or a library's start.
     """
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
@@ -349,17 +347,17 @@ def is_of_memory(text: str) -> bool:
 
 def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Cause | None:
     """Return the cause of an exception: by the qualified names of its class and bases, then by `cause_of`."""
-    for name, row in _CLASSES.items():
+    for name, id in _CAUSE_OF_CLASS.items():
         if name in classes:
-            return BY_ID[row]
+            return BY_ID[id]
     cause = cause_of(text, where) if LIBRARY_ERRORS.intersection(classes) else None
-    is_of_runtime = any(name in classes for name in _OF_THE_RUNTIME)
+    is_of_runtime = any(name in classes for name in _RUNTIME_ERRORS)
     return BY_ID["device.runtime"] if cause is None and is_of_runtime else cause
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedError:
-    """One exception of a chain: names of its class and bases, message, and the files and functions it came through."""
+    """One exception of a chain: the names of its class and bases, its message, and its frames' files and functions."""
 
     classes: tuple[str, ...]
     message: str
@@ -367,7 +365,7 @@ class ChainedError:
 
 
 def chain_of(error: BaseException) -> tuple[ChainedError, ...]:
-    """Return an exception and those that led to it as names and texts: by cause, else by context unless suppressed."""
+    """Return an exception and its chain: each `__cause__`, or else each `__context__` that is not suppressed."""
     chain: list[ChainedError] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -393,7 +391,7 @@ def _frames(trace: TracebackType | None) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception without colours. If its own `__str__` fails, return what a traceback shows."""
+    """Return the message of an exception without colours, or a traceback's text for it if its `__str__` fails."""
     try:
         return re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # torch colours its error about weights_only
     except Exception:  # noqa: BLE001 (the class is the user's, and so is what it raises)
@@ -401,15 +399,15 @@ def message_of(error: BaseException) -> str:
 
 
 def cause_in(chain: Sequence[ChainedError]) -> tuple[Cause | None, ChainedError]:
-    """Return the cause of a chain of exceptions, and the link that has it; the first link if none has. A failed device
-    outranks memory, and memory outranks the rest, because the other errors of a chain usually follow from these."""
-    causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]
+    """Return the cause of a chain, and the exception that has this cause; the first exception if no cause is known. A
+    failed device comes before memory, and memory before the rest, because other errors usually follow from these."""
+    causes = [(cause_of_error(error.classes, error.message, error.where), error) for error in chain]
     ranks = {"device": 0, "memory": 1}
-    known = [(ranks.get(cause.whose, 2), cause, link) for cause, link in causes if cause is not None]
+    known = [(ranks.get(cause.whose, 2), cause, error) for cause, error in causes if cause is not None]
     return min(known, key=itemgetter(0), default=(0, None, chain[0]))[1:]
 
 
-# This setting reduces fragmentation. Every version of torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF
-# for CUDA (pytorch issue 183387), and versions before it do not know the newer name. Versions 2.9 to 2.11 print a
-# warning that this name is deprecated.
+# This setting reduces fragmentation. Every version of torch reads this name of the variable. torch 2.9.1 ignores the
+# newer PYTORCH_ALLOC_CONF for CUDA (pytorch issue 183387), and earlier versions do not know PYTORCH_ALLOC_CONF.
+# Versions 2.9 to 2.11 print a warning that PYTORCH_CUDA_ALLOC_CONF is deprecated.
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -12,7 +12,7 @@ from gpucheck.errors import UsageError
 Item = TypeVar("Item")
 # Names at least this similar are a typing error; difflib's usual 0.6 takes `nope` for `copies`.
 SLIP = 0.7
-# Names of dtypes in torch and elsewhere; by similarity of spelling, `float` would be float64.
+# Other names of torch's dtypes. By similarity of spelling, `float` would mean float64.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -28,8 +28,7 @@ def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """Return the known name that was probably meant; None where no name is similar."""
     import difflib  # imported late: most commands get only known names
 
-    # A known name that begins with this one and is more than twice as long is not a typing error of it: `hang` does not
-    # mean `hang-after`.
+    # `hang` does not mean `hang-after`: a much longer name that continues with a dash is not a typing error.
     others = [other for other in known if 2 * len(name) >= len(other) or not other.startswith(f"{name}-")]
     return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
@@ -64,18 +63,17 @@ def select(
                 listed = f"the {noun}s are {', '.join(names)}" if len(names) <= 8 else "--list shows all"
                 fix = did_you_mean(prefix, dict.fromkeys([*names, *groups])) or listed
                 raise UsageError(f"{option} {prefix!r} matches no {noun}", "", fix)
-    taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
-    left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
-    if not left:
+    chosen = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
+    remaining = [row for row in chosen if not name_of(row).startswith(tuple(skip))]
+    if not remaining:
         raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
-    return left
+    return remaining
 
 
-# Commands are written `gpucheck …` everywhere: in findings, pages and saved files. Only screens replace `gpucheck` by
-# what the user has to type, which depends on how the program was started.
+# Findings, pages and saved files write commands as `gpucheck …`. Only screens replace `gpucheck` with the text that the
+# user has to type, which depends on how the program was started.
 PROGRAM = "gpucheck"
-# A launcher that the process cannot see (or a file that unpacks itself) sets this variable to the text to type:
-# "scripts/gpucheck", "python3 gpucheck.pyz".
+# A launcher that the process cannot see sets this variable to the text to type, such as "python3 gpucheck.pyz".
 STARTED_AS = "GPUCHECK_PROGRAM"
 # A function that returns a text with each gpucheck command written as the user has to type it.
 as_typed: Callable[[str], str] = str
@@ -86,5 +84,5 @@ def start_as(program: str, commands: Iterable[str]) -> None:
     global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
     if program != PROGRAM:
-        place = re.compile(rf"(?<![\w./-])(?<!-m )gpucheck(?= (?:{follows}))|(?<=`)gpucheck(?=`)")
-        as_typed = functools.partial(place.sub, lambda _: program)
+        command = re.compile(rf"(?<![\w./-])(?<!-m )gpucheck(?= (?:{follows}))|(?<=`)gpucheck(?=`)")
+        as_typed = functools.partial(command.sub, lambda _: program)

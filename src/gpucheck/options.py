@@ -1,5 +1,5 @@
-"""Options of commands, each declared once: a field of a frozen dataclass, with its help, grammar and default. The
-command line, `docs/cli.md`, completion and usage errors are made from it. Values arrive as text."""
+"""Options of commands. An option is declared once, as a field of a frozen dataclass with help, grammar and default. The
+command line, `docs/cli.md`, completion and usage errors are made from these fields. Values arrive as text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ SHARED_GROUPS = (SELECTION, TIME, LIMITS, COMMON)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The option that a field describes. A field whose default is False is a flag. `parse` is None if the value stays
-    text.
+    """The option that a field describes. A field whose default is False is a flag. `parse` None means text.
 
-    `repeat` accepts several values, also separated by commas if `commas` is set, and the field has a tuple; `fold`
-    turns them into the field's value. `positional` is an argument without a name, `shown` the default as help shows it,
-    `short` a one-letter name, `group` the heading in help, and `range` the valid values if `parse` has none. A
-    `verbatim` option takes everything from its place on unchanged: another program's command line.
+    `repeat` accepts several values, also separated by commas if `commas` is set. The field is then a tuple, or the
+    result of `fold`. `positional` is an argument without a name, `shown` the default as help shows it, `short` a
+    one-letter name, `group` the heading in help, and `range` the valid values if `parse` has none. A `verbatim` option
+    takes the rest of the command line unchanged, as the command line of another program.
     """
 
     help: str
@@ -84,14 +83,14 @@ class Option:
 
 
 def _field_of(declare: Callable[Parameters, Option]) -> Callable[Parameters, Any]:
-    """Return a maker of dataclass fields with the same parameters as the maker of an option."""
+    """Return a function that creates a dataclass field from the parameters of `declare`."""
 
-    def made(*given: Parameters.args, **named: Parameters.kwargs) -> Any:
-        option = declare(*given, **named)
+    def create(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
+        option = declare(*args, **kwargs)
         default: Any = () if option.repeat and option.default is None else option.default
         return dataclasses.field(default=dataclasses.MISSING if option.required else default, metadata={_KEY: option})
 
-    return made
+    return create
 
 
 # Return a field that is an option. `name` is the option's name if it is not the field's name with dashes.
@@ -99,10 +98,10 @@ option = _field_of(Option)
 
 
 @functools.cache  # every command asks for the options that all commands share
-def declared(kind: type) -> tuple[Option, ...]:
+def declared(options_type: type) -> tuple[Option, ...]:
     """Return the options of a dataclass, in the order of its fields. Other fields are left out."""
     options = []
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(options_type):
         if _KEY in field.metadata:
             option: Option = field.metadata[_KEY]
             name = option.name or (option.metavar if option.positional else f"--{field.name.replace('_', '-')}")
@@ -110,18 +109,18 @@ def declared(kind: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def read(kind: Callable[..., Declared], given: Mapping[str, Any]) -> Declared:
-    """Return the options of `kind` from the typed values by `Option.key`. None is the default. Raises UsageError for a
-    value that is empty or not accepted, and for options that exclude each other (the dataclass's own `check`)."""
+def read(options_type: Callable[..., Declared], typed: Mapping[str, Any]) -> Declared:
+    """Return the options from the typed values by `Option.key`. A value None means the default. Raises UsageError for a
+    value that is empty or not accepted, and for options that exclude each other (the dataclass's `check`)."""
     values = {}
-    for option in declared(kind):
-        value = given.get(option.key)
+    for option in declared(options_type):
+        value = typed.get(option.key)
         if value is not None and value is not False and value != []:
             values[option.field] = _read(option, value)
-    made = kind(**values)
-    if (check := getattr(made, "check", None)) is not None:
+    options = options_type(**values)
+    if (check := getattr(options, "check", None)) is not None:
         check()
-    return made
+    return options
 
 
 def _read(option: Option, value: Any) -> Any:
@@ -158,18 +157,18 @@ def refuse_empty(option: Option, text: str) -> None:
 
 
 def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
-    own = dict.fromkeys(option.group for option in options if option.group not in SHARED_GROUPS)
-    groups = [(group, [option for option in options if option.group == group]) for group in (*own, *SHARED_GROUPS)]
-    return [(group, members) for group, members in groups if members]
+    names = dict.fromkeys([*(option.group for option in options if option.group not in SHARED_GROUPS), *SHARED_GROUPS])
+    groups = [(name, [option for option in options if option.group == name]) for name in names]
+    return [(name, members) for name, members in groups if members]
 
 
 def words(text: str, *, metavar: str, name: str = "", required: bool = False) -> Any:
-    """Return the field of positional arguments, such as files. A comma does not separate two."""
+    """Return the field of positional arguments, such as files. A comma does not separate two values."""
     return option(text, name=name, metavar=metavar, positional=True, repeat=True, commas=False, required=required)
 
 
 def only(noun: str, *, metavar: str = "PREFIX", named: str = "name", verb: str = "Run only") -> Any:
-    """Return the field of `--only`. `noun` names the selected things, and `named` the name that must match."""
+    """Return the field of `--only`. `noun` describes the rows, and `named` is the name whose prefix is compared."""
     text = f"{verb} {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 

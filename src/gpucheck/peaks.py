@@ -1,8 +1,8 @@
 """The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or estimated.
 
-The table is `peaks.toml` beside this file, each row with its source. A part is a GPU model. It is matched by its whole
-name, its compute capability, its multiprocessors and, where known, the width of its memory bus. Some product lines lack
-units that their compute capability usually has; for their names the rates of tensor cores are not estimated.
+The table is `peaks.toml` beside this file, each row with its source. A GPU matches a row if its whole name, its compute
+capability, its multiprocessors and, if known, its memory bus width are equal. Some product lines lack units that their
+compute capability usually has. No tensor core rates are estimated for these names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TABLE = Path(__file__).with_name("peaks.toml")
 
 # The usual accumulator of products (cuBLAS, and torch with reduced-precision accumulation off) if not float32.
 ACCUMULATORS = {"int8": "int32", "float64": "float64"}
-# The suffix of the names of dtypes that are multiplied with fast accumulation.
+# The suffix in the names of dtypes that are multiplied with fast accumulation.
 FAST = "_fast"
 
 CUT = "similar GPUs lack units that this compute capability usually has, and this GPU is not in the table"
@@ -28,8 +28,8 @@ CUT = "similar GPUs lack units that this compute capability usually has, and thi
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense operations per second: products of inputs of `dtype`, added up in `accumulator`, at this clock. The clock
-    and the operations per clock and SM are None where the figure does not follow from them."""
+    """Dense operations per second of products of `dtype`, added up in `accumulator`, at this clock. The clock and the
+    operations per clock and SM are None if the rate is not their product."""
 
     dtype: str
     accumulator: str
@@ -40,8 +40,8 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class GpuPeaks:
-    """A part's peaks and their source. `because` says why it is an estimate, `missing` why some peaks are not
-    estimated. `bus_widths` are all known widths, `bus_width_bits` is the device's own, else the first of them."""
+    """The peaks of a GPU model, and their source. `because` is the reason for an estimate, and `missing` the reason why
+    some peaks are not estimated. `bus_width_bits` is the device's width, else the first of `bus_widths`."""
 
     name: str
     kind: Literal["data sheet", "estimate"]
@@ -58,35 +58,34 @@ class GpuPeaks:
     bus_widths: tuple[int, ...] = ()
 
     def peak(self, dtype: str, accumulator: str | None = None) -> Peak | None:
-        """Return the peak of a dtype with `accumulator`, or with its usual one if none is given."""
+        """Return the peak of a dtype with `accumulator`; None means the usual accumulator."""
         accumulator = accumulator or ACCUMULATORS.get(dtype, "float32")
         known = {peak.dtype: peak for peak in self.peaks if peak.accumulator == accumulator}
-        # A part with only one rate for float8 has this rate with fast accumulation and without.
+        # A model with a single rate for float8 reaches this rate with fast accumulation and without.
         return known.get(dtype) or known.get(dtype.removesuffix(FAST))
 
     @property
     def label(self) -> str:
-        """Return the source of the figures, in words."""
         return f"an estimate: {self.because}" if self.kind == "estimate" else f"{self.source}, collected {self.date}"
 
 
 class Unknown(NamedTuple):
-    """No peak, and why."""
+    """The reason why no peak is known."""
 
     reason: str
 
 
 def parts() -> tuple[GpuPeaks, ...]:
-    """Return the parts of the table. A key of a row is a field of `GpuPeaks`."""
-    listed = []
+    """Return the GPU models of the table. A key of a row is a field of `GpuPeaks`."""
+    models = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
         widths = tuple(width) if isinstance(width, list) else (width,)
-        made = {"capability": _capability(row), "peaks": tuple(Peak(**peak) for peak in row["peaks"])}
-        listed.append(
-            GpuPeaks(**{**row, **made, "kind": "data sheet", "bus_width_bits": widths[0], "bus_widths": widths})
+        converted = {"capability": _capability(row), "peaks": tuple(Peak(**peak) for peak in row["peaks"])}
+        models.append(
+            GpuPeaks(**{**row, **converted, "kind": "data sheet", "bus_width_bits": widths[0], "bus_widths": widths})
         )
-    return tuple(listed)
+    return tuple(models)
 
 
 def lookup(
@@ -98,20 +97,21 @@ def lookup(
     clock_hz: float | None = None,
     memory_clock_hz: float | None = None,
 ) -> GpuPeaks | Unknown:
-    """Return the part of exactly these values, or else an estimate from them, which needs the highest clocks."""
+    """Return the model with exactly these values, else an estimate from them, which needs the highest clocks."""
     if capability is None or multiprocessors is None:
         return Unknown("the device does not report its compute capability and multiprocessors")
-    named = [part for part in parts() if part.name == name]
-    for part in named:
-        same_bus = bus_width_bits is None or bus_width_bits in part.bus_widths
-        if (part.capability, part.multiprocessors) == (capability, multiprocessors) and same_bus:
-            return replace(part, bus_width_bits=bus_width_bits or part.bus_width_bits)
+    same_name = [model for model in parts() if model.name == name]
+    for model in same_name:
+        same_bus = bus_width_bits is None or bus_width_bits in model.bus_widths
+        if (model.capability, model.multiprocessors) == (capability, multiprocessors) and same_bus:
+            return replace(model, bus_width_bits=bus_width_bits or model.bus_width_bits)
     rows = [row for row in _table()["estimate"] if _capability(row) == capability]
-    memory = bandwidth(bus_width_bits, memory_clock_hz)
-    version, of = ".".join(map(str, capability)), name or "this part"
+    # Data moves on both edges of the memory's clock, as the driver counts it.
+    memory = bus_width_bits / 8 * memory_clock_hz * 2 if bus_width_bits and memory_clock_hz else None
+    version, model_name = ".".join(map(str, capability)), name or "this GPU"
     if not (rows and clock_hz) and memory is None:
-        what = "the device does not report its clocks" if rows else f"compute capability {version} is not in the table"
-        return Unknown(f"{of} is not in the table, and {what}")
+        why = "the device does not report its clocks" if rows else f"compute capability {version} is not in the table"
+        return Unknown(f"{model_name} is not in the table, and {why}")
     peaks: tuple[Peak, ...] = ()
     missing = ""
     if rows and clock_hz:
@@ -120,8 +120,8 @@ def lookup(
             Peak(dtype, ACCUMULATORS.get(dtype, "float32"), multiprocessors * rate * clock_hz, clock_hz, rate)
             for dtype, rate in rates.items()
         )
-    other = "does not have the multiprocessors or the memory bus of the model in the table"
-    because = f"{of} {other if named else 'is not in the table of parts'}; from {multiprocessors} SMs of "
+    differs = "does not have the multiprocessors or the memory bus of the model in the table"
+    because = f"{model_name} {differs if same_name else 'is not in the table'}; from {multiprocessors} SMs of "
     return GpuPeaks(
         name=name or "",
         kind="estimate",
@@ -139,7 +139,7 @@ def lookup(
 
 
 def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """Return a part's operations per clock and SM, as far as its name allows an estimate, and why some are missing."""
+    """Return the operations per clock and SM by dtype, and why rates are missing for GPUs of this name."""
     rates: dict[str, float] = dict(row["per_clock_per_sm"])
     # NVIDIA's consumer GPUs accumulate in float32 at half the rate of professional GPUs with the same chip.
     if name.startswith("NVIDIA GeForce "):
@@ -149,13 +149,6 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     if "cut" in row and re.search(row["cut"], name):
         return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, CUT
     return rates, ""
-
-
-def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:
-    if not bus_width_bits or not memory_clock_hz:
-        return None
-    # Data moves on both edges of the memory's clock, as the driver counts it.
-    return bus_width_bits / 8 * memory_clock_hz * 2
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Statistics of samples that follow one another in time, and Student's t. Pure, whatever was measured."""
+"""Statistics of samples in the order of their times, and Student's t distribution. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 
 LEVEL = 0.95
-# Fewer blocks give a t too wide to be of use; more leave each block too short to hold the correlation.
+# With fewer blocks, the t quantile is too large to be useful. With more, a block is shorter than the correlation.
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
-# Below six samples no 95 % interval of the median exists: the range of five samples covers the median with 94 %.
+# No 95 % interval of the median exists below six samples: the range of five samples covers the median with 94 %.
 FEWEST_SAMPLES = 6
-# The largest accepted correlation between blocks. At this value the interval should be sqrt(1.3 / 0.7) = 1.36 times
-# as wide; the code accepts that error.
+# The largest accepted correlation between blocks. It makes the interval too narrow by sqrt(1.3 / 0.7) = 1.36 times.
 LARGEST_CORRELATION = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interval of the median. `block` samples make one block; `autocorrelated`: no block was long enough."""
+    """An interval of the median. A block has `block` samples. `autocorrelated`: no block was long enough."""
 
     low: float
     high: float
@@ -35,21 +34,21 @@ def median(values: Sequence[float]) -> float:
 
 
 def median_without(ordered: Sequence[float], at: int) -> float:
-    """Return the median of at least two sorted values, leaving out the one at index `at`."""
+    """Return the median of at least two sorted values without the value at index `at`."""
     middle, is_odd = divmod(len(ordered) - 1, 2)
     high = ordered[middle + (middle >= at)]
     return high if is_odd else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Return the value below which the fraction `q` lies, linear (type 7 of Hyndman and Fan 1996)."""
+    """Return the value below which the fraction `q` lies, interpolated (type 7 of Hyndman and Fan 1996)."""
     if not values or not 0 <= q <= 1:
         raise ValueError("a quantile needs values and a fraction between 0 and 1")
     ordered = sorted(values)
-    place = q * (len(ordered) - 1)
-    below = math.floor(place)
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + (ordered[above] - ordered[below]) * (place - below))
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (position - below))
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -70,32 +69,30 @@ def lag1_correlation(values: Sequence[float]) -> float:
 
 
 def interval(samples: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of the median of positive samples in the order they were taken; None below six. It is
-    Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. The blocks are enlarged until neighbours
-    correlate by less than 0.3; the first samples are left out if they do not fill a block. The interval contains the
-    median of all samples and is limited to the smallest and the largest one. A block that took many times as long as
-    the others widens the interval on both sides."""
+    """Return the 95 % interval of the median of positive samples in the order of their times; None below six samples.
+
+    The interval is Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. Blocks are enlarged
+    until neighbours correlate by less than 0.3. The first samples are left out if they do not fill a block. The
+    interval contains the median of all samples, and lies between the smallest and the largest sample. One block that
+    took many times as long as the others widens the interval on both sides.
+    """
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None
     narrowest = max(1, math.ceil(n / MOST_BLOCKS))
     widest = max(narrowest, n // FEWEST_BLOCKS)
-    medians: list[float] = []
-    block = narrowest
-    # With thousands of samples it is enough to try every few widths.
+    # With thousands of samples, larger steps between block sizes are enough.
     for block in range(narrowest, widest + 1, max(1, narrowest // MOST_BLOCKS)):
-        count = n // block
-        rest = samples[n - count * block :]
-        medians = [median(rest[i * block : (i + 1) * block]) for i in range(count)]
+        medians = [median(samples[start : start + block]) for start in range(n % block, n, block)]
         if lag1_correlation(medians) < LARGEST_CORRELATION:
             break
     logs = [math.log(value) for value in medians]
-    middle = statistics.fmean(logs)
-    half = student_quantile(LEVEL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    of_all = median(samples)
+    mean = statistics.fmean(logs)
+    half_width = student_quantile(LEVEL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    whole_median = median(samples)
     return Interval(
-        low=max(min(math.exp(middle - half), of_all), min(samples)),
-        high=min(max(math.exp(middle + half), of_all), max(samples)),
+        low=max(min(math.exp(mean - half_width), whole_median), min(samples)),
+        high=min(max(math.exp(mean + half_width), whole_median), max(samples)),
         level=LEVEL,
         block=block,
         autocorrelated=lag1_correlation(medians) >= LARGEST_CORRELATION,
@@ -104,16 +101,16 @@ def interval(samples: Sequence[float]) -> Interval | None:
 
 # -- Student's t distribution, for any positive degrees of freedom -----------------------------------------------------
 
-# The continued fraction converges within O(sqrt(max(a, b))) steps: 1000 serve a million degrees of freedom.
+# The continued fraction converges within O(sqrt(max(a, b))) steps: 1000 are enough for a million degrees of freedom.
 STEPS = 1000
-# Relative accuracy of the fraction: a few units of a double's last place.
+# The relative accuracy of the fraction: a few units in the last place of a double.
 ACCURACY = 1e-15
-# The substitute for zero in a denominator of Lentz's method: far below anything that matters, far above underflow.
+# The substitute for zero in a denominator of Lentz's method, far above underflow and too small to change a result.
 TINY = 1e-300
 
 
 def student_tail(t: float, df: float) -> float:
-    """P(|T| ≥ |t|) with `df` degrees of freedom, 1 for t = 0. Raises ValueError for df ≤ 0. It is the regularised
+    """Return P(|T| ≥ |t|) with `df` degrees of freedom. Raises ValueError for df ≤ 0. The value is the regularised
     incomplete beta function I_x(df/2, 1/2) at x = df/(df + t²) (Abramowitz and Stegun 26.5.27)."""
     if not df > 0:
         raise ValueError("Student's t needs more than zero degrees of freedom")
@@ -122,7 +119,7 @@ def student_tail(t: float, df: float) -> float:
 
 @cache
 def student_quantile(level: float, df: float) -> float:
-    """The t that |T| stays below with probability `level` (0 to 1): 2.571 for 0.95 and 5 degrees of freedom."""
+    """Return the t with P(|T| < t) = `level`: 2.571 for 0.95 and 5 degrees of freedom. 0 < level < 1."""
     if not 0 < level < 1:
         raise ValueError("a level lies between 0 and 1")
     beyond = 1 - level
@@ -138,12 +135,12 @@ def student_quantile(level: float, df: float) -> float:
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b) for 0 ≤ x ≤ 1, by its continued fraction (DLMF 8.17.22)."""
+    """Return the regularised incomplete beta function I_x(a, b), 0 ≤ x ≤ 1, by a continued fraction (DLMF 8.17.22)."""
     if not 0 <= x <= 1:
         raise ValueError("x lies between 0 and 1")
     if x in (0.0, 1.0):
         return x
-    # The fraction converges fast on this side of the mean; beyond it the symmetry I_x(a, b) = 1 - I_(1-x)(b, a) serves.
+    # The fraction converges fast below the mean. Above the mean, use the symmetry I_x(a, b) = 1 - I_(1-x)(b, a).
     if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(1 - x, b, a)
     logs = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
@@ -151,7 +148,7 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """1 + d1/(1 + d2/(1 + …)) by Lentz's method as Thompson and Barnett changed it (1986)."""
+    """Return 1 + d1/(1 + d2/(1 + …)) by Lentz's method with the changes of Thompson and Barnett (1986)."""
     value, c, d = 1.0, 1.0, 0.0
     for step in range(1, STEPS + 1):
         m = step // 2

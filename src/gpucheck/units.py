@@ -1,4 +1,4 @@
-"""One grammar for sizes, durations and percentages, and their text. All values inside gpucheck are in SI base units.
+"""The grammar of sizes, durations and percentages, and their text. All values inside gpucheck are in SI base units.
 
 GB is 10⁹ bytes (rates); GiB is 2³⁰ bytes (capacities).
 """
@@ -32,7 +32,7 @@ LONGEST_H = 366 * 24
 
 
 def _number(text: str) -> tuple[float, str]:
-    """Return a number and the letters after it. The number is not finite for any other text."""
+    """Return the number and its unit in lower case; NaN for any other text."""
     match = _NUMBER.fullmatch(text)
     return (float(match[1]), match[2].lower()) if match else (math.nan, "")
 
@@ -104,7 +104,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError. `above` excludes 0 %, `below` the upper end."""
+    """Reads `5%` or `5` as 0.05. Raises UsageError. `above` excludes 0 %, and `below` excludes `largest`."""
 
     largest: float | None = None
     above: bool = False
@@ -112,19 +112,19 @@ class Percent:
 
     @property
     def range(self) -> str:
-        low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
+        smallest = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
         if self.largest is None:
-            return low
+            return smallest
         to = " to below" if self.below else ", up to" if self.above else " to"
-        return f"{low}{to} {self.largest * 100:g}%"
+        return f"{smallest}{to} {self.largest * 100:g}%"
 
     def __call__(self, text: str, option: str) -> float:
         number, unit = _number(text)
         if unit == "" and 0 < number < 1:
             raise refused(option, "a percentage", text, f"write it like {number * 100:g}%", "it looks like a fraction")
         value = number / 100 if unit in ("%", "") and math.isfinite(number) else math.nan
-        most = math.inf if self.largest is None else self.largest
-        if not ((value > 0 if self.above else value >= 0) and (value < most if self.below else value <= most)):
+        limit = math.inf if self.largest is None else self.largest
+        if not ((value > 0 if self.above else value >= 0) and (value < limit if self.below else value <= limit)):
             raise refused(option, f"a percentage, {self.range}", text, "write it like 5%")
         return value
 
@@ -144,7 +144,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
-    """Return `value` in the largest unit of `steps` (descending) that is not larger than it."""
+    """Return `value` in the largest unit that does not exceed it. `steps` are scales and units, the largest first."""
     scale, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     return f"{significant(value / scale)} {unit}"
 
@@ -168,8 +168,8 @@ def age(seconds: float) -> str:
     whole = int(seconds)
     for (size, unit), (smaller, below) in itertools.pairwise(steps):
         if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+            count = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {count} {below}" if count else "")
     return f"{whole} s"
 
 

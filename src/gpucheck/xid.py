@@ -1,7 +1,7 @@
 """NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. Pure.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
-"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are from NVIDIA's list for older GPUs.
+"Trigger Conditions", for Ampere and newer. The rows of `OLDER` are from NVIDIA's list for older GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOURCE = "NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors"
 
 Blame = Literal["program", "device", "either"]
 
-# The fixes; {card} stands for the GPU. A reset ends all processes on the GPU, and resets its NVLink neighbours too.
+# The fixes. {card} stands for the GPU. A reset ends all processes on the GPU, and also resets its NVLink neighbours.
 RESET = "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"
 DRAIN_AND_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 REBOOT = "drain the node, then sudo reboot"
@@ -25,7 +25,6 @@ _POWER_CYCLE = "drain the node, then power-cycle it"
 _LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
 _SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
 _SANITIZER = "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call)"
-_CONFIDENTIAL = "check the set-up of the confidential virtual machine"
 
 # The fix for each of NVIDIA's actions.
 ACTIONS = {
@@ -47,8 +46,7 @@ ACTIONS = {
 }
 # Numbers whose fix adds to NVIDIA's action or replaces it.
 _OWN_STEPS = {
-    13: f"start the program again; {_SANITIZER}",
-    31: f"start the program again; {_SANITIZER}",
+    **dict.fromkeys((13, 31), f"start the program again; {_SANITIZER}"),
     32: "start the program again; if it happens again, sudo dmesg | grep -i -e aer -e pcie, reseat the GPU, remove the "
     "riser",
     43: f"no action on the GPU, which works: the program failed. {_SANITIZER}",
@@ -66,20 +64,19 @@ _OWN_STEPS = {
     163: "no reset is required; to use power smoothing, find out why the GPU was hot",
     164: "watch the node's power swings; if smoothing is needed, plan to replace the GPU",
     165: "replace the GPU if the power supply cannot handle its swings; the GPU still computes",
-    166: _CONFIDENTIAL,
     167: f"{_POWER_CYCLE}; sudo dmesg | grep -i -e aer -e pcie",
     168: "switch ECC on (sudo nvidia-smi -i {card} -e 1, then reboot), so that faulty rows can be remapped; or only "
     "reboot",
-    170: _CONFIDENTIAL,
     173: REBOOT,
+    **dict.fromkeys((166, 170), "check the set-up of the confidential virtual machine"),
     **dict.fromkeys((169, 171, 172), DRAIN_AND_RESET),
 }
-# Errors that end a program. Number 43 follows when the program stops, and 45 when the driver cleans up after it.
+# Errors that end a program. Xid 43 follows when the program stops, and Xid 45 when the driver cleans up.
 _FAULTS = (
     *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
     *(155, 158, 167, 169, 173),
 )
-# The possible causes of a number.
+# The numbers that can cause a number.
 _FOLLOWS = {
     43: _FAULTS,
     45: (*_FAULTS, 43, 63, 171, 172),
@@ -91,8 +88,8 @@ _FOLLOWS = {
 
 
 class Xid(NamedTuple):
-    """One number: its meaning, NVIDIA's immediate action in NVIDIA's words, and the blame. `blame` is our reading of
-    the description: a mistake of the program, a fault of the device or its link, or either."""
+    """One number: its meaning, NVIDIA's immediate action, and the blame, which gpucheck derives from NVIDIA's
+    description: a mistake of the program, a fault of the device or its link, or either."""
 
     number: int
     what: str
@@ -101,12 +98,11 @@ class Xid(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Return the fix; {card} stands for the GPU."""
         return _OWN_STEPS.get(self.number, ACTIONS[self.action])
 
     @property
     def follows(self) -> tuple[int, ...]:
-        """Return the numbers that can cause this one."""
+        """Return the numbers that can cause this number."""
         return _FOLLOWS.get(self.number, ())
 
 
@@ -190,7 +186,7 @@ CATALOGUE = tuple(
 """)
 )
 
-# Numbers that older or GeForce GPUs write, although the catalogue for Ampere and newer calls them unused.
+# Numbers of older or GeForce GPUs, which the catalogue for Ampere and newer calls unused.
 OLDER = tuple(
     _rows("""
 16 NONE either the display engine hung
@@ -208,8 +204,7 @@ OLDER = tuple(
 
 BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 
-# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. Some numbers have no action in the
-# catalogue, but their description asks for a reset.
+# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. `severity` names some more.
 DRAINING = (
     *("RESET_GPU", "RESTART_BM", "CHECK_MECHANICALS", "XID_154"),
     *("WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR"),
@@ -217,8 +212,8 @@ DRAINING = (
 
 
 def severity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: it has to be
-    reset. `info`: the program's mistake, or an error to ignore. `is_fatal` is what an NVLink error states."""
+    """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: the GPU needs a
+    reset. `info`: a mistake of the program, or an error to ignore. `is_fatal` is the severity that the log gives."""
     known = BY_NUMBER.get(number)
     if known is None:
         return "warn"
@@ -241,30 +236,27 @@ FATAL_TO_ALL = (10003, 12020, 19084, 22003, 22011, *range(23001, 23018))
 
 @dataclass(frozen=True, slots=True)
 class Sxid:
-    """The meaning of an SXid beyond its log line: the error, its verdict whatever the severity, and the fix."""
+    """The meaning of an SXid: the error, its verdict if the log does not call it fatal, and the fix."""
 
     what: str
     verdict: Literal["fail", "warn", "info"] = "info"
     fix: str | None = None
 
 
-_HANGS = "GPUs cannot access each other over NVLink, and jobs end with Xid 45"
+_HANGS = Sxid("GPUs cannot access each other over NVLink, and jobs end with Xid 45", "fail", _RESTART_GUEST)
 _CONNECTION = Sxid("broken connection, or a shutdown of one side", fix="check the NVLink connections of the GPU board")
 SXIDS = {
     10003: Sxid("unhandled interrupt", "fail", _RESET_FABRIC),
     10004: Sxid("the NVSwitch is too hot", "warn", FIX["heat"]),
-    11004: Sxid(_HANGS, "fail", _RESTART_GUEST),
-    12028: Sxid(_HANGS, "fail", _RESTART_GUEST),
     19084: Sxid("no heartbeat of the NVSwitch", "fail", _RESET_FABRIC),
-    20012: _CONNECTION,
-    22012: _CONNECTION,
+    **dict.fromkeys((11004, 12028), _HANGS),
+    **dict.fromkeys((20012, 22012), _CONNECTION),
 }
-_OTHER = Sxid("")
 
 
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
-    """Return the meaning of an SXid. `is_fatal` is the driver's severity, None if the first line is lost."""
-    known = SXIDS.get(number, _OTHER)
+    """Return the meaning of an SXid. `is_fatal` is the severity in the log, None if that line is lost."""
+    known = SXIDS.get(number, Sxid(""))
     # Without a severity, only numbers that can disable the whole fabric count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):
         reach, fix = ("whole fabric", _RESET_FABRIC) if number in FATAL_TO_ALL else ("port", _RESTART_GUEST)

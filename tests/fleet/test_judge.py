@@ -108,7 +108,7 @@ def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> Non
     nodes = "1 node" if count == 1 else "4 nodes"
     assert (
         finding(judged, "fleet.nodes")
-        == f"info: {nodes}: nothing failed; speed not compared (that needs figures of 5 nodes of one model): "
+        == f"info: {nodes}: nothing failed; speed not compared (a comparison needs 5 nodes of one model): "
     )
 
 
@@ -249,7 +249,7 @@ def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
     rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
     judged = judge([*rack], max_bad=1.0)
     assert judged.result.counts["bad"] == 8
-    assert "of the part's peak" in row(judged, "n0").cause
+    assert "of the model's peak" in row(judged, "n0").cause
     sound = replace(figure, rate=3.0e12)
     assert judge([*(replace(one, figures=(sound,)) for one in rack)]).result.counts["good"] == 8
     beyond = replace(rack[0], figures=(replace(figure, rate=9e12),))
@@ -328,7 +328,7 @@ def test_nodes_that_were_not_expected_are_in_no_list() -> None:
     assert "stranger" in finding(judged, "fleet.unexpected")
     assert set(judged.result.good) == {one.host for one in TWENTY}
     more = judge([*TWENTY], expected=12)
-    assert "20 nodes left documents, 12 were expected" in finding(more, "fleet.unexpected")
+    assert "20 nodes left documents, but 12 were expected" in finding(more, "fleet.unexpected")
 
 
 def test_a_list_of_short_names_means_the_whole_ones() -> None:
@@ -410,7 +410,7 @@ def test_a_forged_document_drains_no_node_and_raises_no_limit() -> None:
 
 def test_a_run_of_which_nothing_can_be_read_may_be_the_newest() -> None:
     lost = [refused(one.host, run="later") for one in TWENTY]
-    with pytest.raises(UsageError, match="no document of one of several runs can be read"):
+    with pytest.raises(UsageError, match="another run has only unreadable documents"):
         judge([*TWENTY], lost)
     assert judge([*TWENTY], lost, run="tonight").findings[0].verdict == "pass"
     assert judge([*TWENTY], lost, run="later").result.counts["silent"] == 20
@@ -479,7 +479,7 @@ def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
 )
 def test_a_document_that_contradicts_itself_is_never_good(changed: dict[str, Any], why: str) -> None:
     found = row(judge([replace(TWENTY[0], **changed), *TWENTY[1:]]), "n0")
-    assert (found.state, found.cause) == ("undecided", f"its check says that it passed, but {why}")
+    assert (found.state, found.cause) == ("undecided", f"its check reports a pass, but {why}")
     warned = replace(TWENTY[0], problems=(NodeProblem("doctor", "x", "warn", "ECC is off"),))
     assert row(judge([warned, *TWENTY[1:]]), "n0").state == "good"
 

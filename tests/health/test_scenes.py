@@ -82,7 +82,7 @@ SCENES: dict[str, tuple[str, ...]] = {
         "card 0x14 nvidia | log NVRM: GPU 0000:14:00.0: GPU has fallen off the bus.",
     ),
     # Memory that nobody visible holds.
-    "devices.unclaimed_memory warn ps -o pid,user,lstart,cmd -p 77; end it if it is yours: kill 77": (
+    "devices.unclaimed_memory warn ps -o pid,user,lstart,cmd -p 77; if they are your processes, kill 77": (
         "HELD | IDLE | link proc/77/fd/9 /dev/nvidia2",
     ),
     "devices.unclaimed_memory warn ps -L -o pid,lwp,stat,wchan -p 77": (

@@ -383,7 +383,7 @@ PLANTED: tuple[tuple[Callable[[Accel], PassedCheck], Plant, str], ...] = (
     (
         smoke_numerics.matmul,
         half_the_products,
-        "float32 products in IEEE precision were requested, torch computes bfloat16",
+        "float32 products in IEEE precision were requested, but torch computes bfloat16",
     ),
     (smoke_numerics.convolution, lambda p: bend(p, functional, "conv2d", 1e-3), "float32 3×3 convolution: element "),
     (smoke_numerics.training_step, approximate, "the gradient of 0.weight is off by "),

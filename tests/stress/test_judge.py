@@ -69,7 +69,7 @@ def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(cou
     devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
     found = judge.slow(result(devices))
     assert [(row.verdict, row.device) for row in found] == [("inconclusive", f"cuda:{n}") for n in range(most, count)]
-    assert {row.message for row in found} == {"devices of one model: which speed is normal is unknown"}
+    assert {row.message for row in found} == {"the usual speed of this model is unknown"}
     # Links are shared.
     fast = devices[-1]
     slow = device(count - 1, speed=lambda _: 0.7).points
@@ -179,7 +179,7 @@ def test_two_that_disagree_are_both_told() -> None:
     (found,) = judge.wrong(result([device(0), device(1, checksums={"products": "zz", "copies": "bb"})]))
     assert (found.verdict, found.device) == ("fail", None)
     assert found.title == "cuda:0 and cuda:1 computed different bits from the same data"
-    assert found.message == "in products; which of them is wrong is unknown"
+    assert found.message == "in products; the device at fault is unknown"
 
 
 def wrong(**more: object) -> StressWrong:

@@ -1,7 +1,7 @@
-"""Compare two reports row by row: the ratio of their times, its interval, and the resulting change. Pure.
+"""Compare two reports row by row: the ratio of the times, its interval, and the change. Pure.
 
-Runs (processes) are compared. The median of a run is shown, but its lower quartile is compared, because other load only
-adds time. Ratios are of times, new over old: 1.10 is 10 % slower. Texts give the speed, new over old: ×0.91.
+A run (process) counts as one value. The median of a run is shown, but its lower quartile is compared, because other
+load only adds time. A ratio is the new time divided by the old time: 1.10 is 10 % slower. Texts show the speed: ×0.91.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Pair = tuple[Measurement, Measurement]
 
 
 def label(row: Measurement) -> str:
-    """Return a row in words: its name, its case and its device."""
+    """Return a row's name, case and device in words."""
     return f"{row.name} {case_text(row.case)} on {row.device.id}"
 
 
@@ -42,10 +42,10 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
 def _value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"{'with' if value else 'without'} {name}"
-    if name == "timed":  # timing the whole call of a copy is the default
+    if name == "timed":  # by default, the whole call of a copy is timed
         return {"as_called": "", "link": "the link alone"}.get(value, str(value))
-    text = str(value) if name == "dtype" else str(value).replace("_", " ")  # spelled as --dtype takes it
-    # A saved file may have any type in the place of a size.
+    text = str(value) if name == "dtype" else str(value).replace("_", " ")  # --dtype takes names with underscores
+    # A saved file may have a size of any type.
     return units.capacity(value) if name.endswith("_bytes") and isinstance(value, (int, float)) else text
 
 
@@ -53,7 +53,7 @@ def _case(row: Measurement) -> tuple[str, str, str]:
     return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
 
 
-# Keys to match rows by, the stricter first. Both include name, kind of device and case.
+# Keys to match rows by, the stricter key first. Both include the name, the kind of device and the case.
 _KEYS: tuple[Callable[[Measurement], object], ...] = (
     lambda row: (_case(row), row.device.id, [getattr(row.method, name) for name in METHOD_FIELDS]),
     _case,
@@ -61,17 +61,17 @@ _KEYS: tuple[Callable[[Measurement], object], ...] = (
 
 
 def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[list[Pair], list[str], list[str]]:
-    """Return the pairs in the new report's order, and the rows of either side that have no partner or no time."""
-    left = [row for row in old if runs.medians(row)]
+    """Return the pairs in the new report's order, and the rows of each side that have no partner or no time."""
+    unmatched = [row for row in old if runs.medians(row)]
     partners: list[Measurement | None] = [None] * len(new)
     for key in _KEYS:
-        for place, row in enumerate(new):
-            if partners[place] is None and runs.medians(row):
-                partner = partners[place] = next((other for other in left if key(other) == key(row)), None)
-                left = [other for other in left if other is not partner]
+        for index, row in enumerate(new):
+            if partners[index] is None and runs.medians(row):
+                partner = partners[index] = next((other for other in unmatched if key(other) == key(row)), None)
+                unmatched = [other for other in unmatched if other is not partner]
     pairs = [(partner, row) for partner, row in zip(partners, new, strict=True) if partner is not None]
-    taken = {id(row) for pair in pairs for row in pair}
-    only_old, only_new = ([label(row) for row in side if id(row) not in taken] for side in (old, new))
+    in_pairs = {id(row) for pair in pairs for row in pair}
+    only_old, only_new = ([label(row) for row in side if id(row) not in in_pairs] for side in (old, new))
     return pairs, only_old, only_new
 
 
@@ -87,12 +87,12 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
 
 
 def not_comparable(differences: Sequence[str]) -> str:
-    """Name the differences that make the times of two rows incomparable. Those of launch and NUMA node do not."""
+    """Return the differences that make the times of two rows incomparable: all except launch and NUMA node."""
     return ", ".join(text for text in differences if not text.startswith(("launch ", "numa ")))
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
-    """Return the entries that differ, in words; None means unknown."""
+    """Return the entries that differ, in words. A value None is unknown."""
     names = (name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
     texts = ([name, *("unknown" if side.get(name) is None else side[name] for side in (old, new))] for name in names)
     return tuple(f"{name} {a} → {b}" for name, a, b in texts)
@@ -103,19 +103,19 @@ def _machine(report: Report) -> dict[str, object]:
     facts, parts = report.facts, [part.device for part in report.parts if part.device is not None]
     # The planned devices are listed, because a failed device has no rows.
     planned = sorted(set(parts or [row.device.id for row in report.measurements]))
-    seen: dict[str, object] = {"devices": ", ".join(planned) or None}
+    machine: dict[str, object] = {"devices": ", ".join(planned) or None}
     for device in dict.fromkeys(row.device for row in report.measurements):
-        seen[f"{device.id} is"] = device.name
-        seen[f"{device.id} UUID"] = device.uuid
+        machine[f"{device.id} is"] = device.name
+        machine[f"{device.id} UUID"] = device.uuid
         settings = next((known.settings for known in facts.devices if known.id == device.id), {})
-        harmless = ("persistence mode", "compute mode")  # these do not affect any figure
-        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in harmless}
+        harmless = ("persistence mode", "compute mode")  # these do not affect any time
+        machine |= {f"{device.id} {name}": value for name, value in settings.items() if name not in harmless}
     for cpu in (device for device in facts.devices if device.kind == "cpu"):
-        seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
+        machine["processor"], machine["cores allowed"] = cpu.name, cpu.cores_allowed
     if facts.host is not None:
         size = facts.host.memory_total_bytes
-        seen["system"], seen["memory"] = facts.host.system, None if size is None else units.capacity(size)
-    return seen
+        machine["system"], machine["memory"] = facts.host.system, None if size is None else units.capacity(size)
+    return machine
 
 
 def _software(report: Report) -> dict[str, object]:
@@ -131,12 +131,10 @@ def _software(report: Report) -> dict[str, object]:
 
 # An interval within ±5 % counts as no change. Clocks and other load change times by this much from day to day.
 SAME_WITHIN = 0.05
-# Seven processes per side almost always detect a slowdown of 10 %, if processes differ by 2.5 %. Three detect it in
+# If processes differ by 2.5 %, seven per side almost always detect a slowdown of 10 %. Three processes detect it in
 # less than half of all cases (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
-
-# Disturbances that slow a whole process. A slowdown with one of them fails the gate only if
-# they cannot explain it.
+# Disturbances that slow a whole process. A slowdown with one of them fails the gate only if they cannot explain it.
 SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 
@@ -153,13 +151,13 @@ def compare(old: Report, new: Report) -> Comparison:
     """Match the rows of two reports and return the change of each."""
     pairs, only_old, only_new = matched(old.measurements, new.measurements)
     tests = {
-        place: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
-        for place, (a, b) in enumerate(pairs)
+        index: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
+        for index, (a, b) in enumerate(pairs)
         if not _why_incomparable(a, b)
     }
     levels = dict(zip(tests, holm_levels([test.p for test in tests.values()]), strict=True))
     return Comparison(
-        rows=tuple(_row(a, b, tests.get(place), levels.get(place)) for place, (a, b) in enumerate(pairs)),
+        rows=tuple(_row(a, b, tests.get(index), levels.get(index)) for index, (a, b) in enumerate(pairs)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
         machine=_unequal(_machine(old), _machine(new)),
@@ -175,10 +173,9 @@ def compare(old: Report, new: Report) -> Comparison:
 
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield reasons why figures may be wrong or missing."""
     for side, report in (("old", old), ("new", new)):
         for finding in report.findings:
-            # A missed threshold does not make a figure unreliable, and precisions are compared per row.
+            # A missed threshold does not make a time unreliable, and precisions are compared per row.
             if finding.verdict == "fail" and not finding.is_gate and not finding.id.endswith(".precision"):
                 yield f"{side}: {finding.title}"
     # The gate cannot see rows that an interrupted command did not reach.
@@ -189,7 +186,6 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _why_incomparable(old: Measurement, new: Measurement) -> str | None:
-    """Return the reason why the two cannot be compared, or None."""
     a, b = len(runs.medians(old)), len(runs.medians(new))
     too_few = f"{a} and {b} runs, at least {FEWEST_RUNS} per side needed" if min(a, b) < FEWEST_RUNS else None
     return not_comparable(differences(old, new)) or too_few
@@ -198,7 +194,7 @@ def _why_incomparable(old: Measurement, new: Measurement) -> str | None:
 def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
-    # The ratio is that of the trimmed geometric means, the middle of the interval; without a test, that of the medians.
+    # The ratio of the trimmed geometric means is the middle of the interval. Without a test, it is that of the medians.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
     why = _why_incomparable(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
@@ -230,7 +226,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 
 
 def row_label(row: ComparedRow) -> str:
-    """Return the fixed name of a row, for evidence and test cases; `row_text` returns the wording for people."""
+    """Return the stable name of a row, for evidence and test cases. `row_text` is the text for people."""
     case = (_value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in row.case.items())
     return f"{row.name} {', '.join(case)}"
 
@@ -247,14 +243,14 @@ def speed_text(time_ratio: float) -> str:
 
 # The probability that any change is reported if nothing has changed.
 ALPHA = 0.01
-# The share of runs left out at each end: one of seven, and none of fewer. A burst of other load slows a whole process.
-# One such run among seven would widen the interval of an untrimmed t test until it detects nothing (docs/measuring.md).
+# The share of runs that is left out at each end: one of seven, and none of fewer. Other load may slow a whole process.
+# One slow run of seven widens the interval of an untrimmed t test until the test detects nothing (docs/measuring.md).
 TRIMMED = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two sets of logarithms: new mean minus old, standard error, degrees of freedom, two-sided p."""
+    """The difference of two means of logarithms, new minus old: standard error, degrees of freedom, two-sided p."""
 
     difference: float
     error: float
@@ -268,14 +264,14 @@ class Difference:
 
 
 def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
-    """Apply Yuen's t test (1974) of trimmed means to logarithms; without trimming it is Welch's (1947)."""
-    mean_a, a, left_a = _trimmed([math.log(value) for value in old])
-    mean_b, b, left_b = _trimmed([math.log(value) for value in new])
-    gap, error = mean_b - mean_a, math.sqrt(a + b)
+    """Apply Yuen's t test of trimmed means (1974) to logarithms. Without trimmed values, it is Welch's test (1947)."""
+    old_mean, a, old_count = _trimmed([math.log(value) for value in old])
+    new_mean, b, new_count = _trimmed([math.log(value) for value in new])
+    gap, error = new_mean - old_mean, math.sqrt(a + b)
     if not error:
         # If neither side varies, any difference is certain.
         return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
-    df = (a + b) ** 2 / (a**2 / (left_a - 1) + b**2 / (left_b - 1))
+    df = (a + b) ** 2 / (a**2 / (old_count - 1) + b**2 / (new_count - 1))
     return Difference(gap, error, df, stats.student_tail(gap / error, df))
 
 
@@ -284,21 +280,21 @@ def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
     ordered, n = sorted(values), len(values)
     out = int(TRIMMED * n)
     kept = ordered[out : n - out]
-    # The variance of a trimmed mean comes from the winsorised values: each value left out becomes the nearest kept one.
+    # The variance of a trimmed mean comes from winsorised values: the nearest kept value replaces each trimmed value.
     winsorised = [kept[0]] * out + kept + [kept[-1]] * out
-    left = len(kept)
-    return statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (left * (left - 1)), left
+    count = len(kept)
+    return statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (count * (count - 1)), count
 
 
-def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
-    """Return the interval level of each p: an interval excludes 1 exactly if Holm's procedure (1979) rejects."""
+def holm_levels(p_values: Sequence[float]) -> list[float]:
+    """Return the interval's level for each p. The interval excludes 1 exactly if Holm's procedure (1979) rejects."""
     levels = [0.0] * len(p_values)
-    rejecting, share = True, alpha
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if rejecting:
-            share = alpha / (len(p_values) - rank)
-            rejecting = p_values[place] < share
-        levels[place] = 1 - share
+    is_rejecting, share = True, ALPHA
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if is_rejecting:
+            share = ALPHA / (len(p_values) - rank)
+            is_rejecting = p_values[index] < share
+        levels[index] = 1 - share
     return levels
 
 
@@ -331,14 +327,14 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 
 def _nothing(comparison: Comparison) -> Finding:
-    """Return the reason why nothing is compared: a side has no measurements, or no row is on both sides."""
+    """Return the finding if nothing is compared: a side has no measurements, or no row is on both sides."""
     sides = (
         ("old", comparison.old_command, comparison.old_measurements),
         ("new", comparison.new_command, comparison.new_measurements),
     )
     commands = ", ".join(f"{side}: gpucheck {command}" for side, command, _ in sides if command)
-    without = [side for side, _, count in sides if not count]
-    title = f"nothing to compare: no measurements in {' and '.join(without)}" if without else "no row in common"
+    empty = [side for side, _, count in sides if not count]
+    title = f"nothing to compare: no measurements in {' and '.join(empty)}" if empty else "no row in common"
     fix = "compare documents of the same `gpucheck bench …` with the same cases"
     return Finding("compare.changes", "inconclusive", title, commands, {"rows": {}}, fix)
 
@@ -355,7 +351,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
 
 
 def _changes(comparison: Comparison, *, gated: bool) -> Finding:
-    """Return how many rows changed. If no row could be judged and there is no gate, the comparison is inconclusive."""
+    """Return the numbers of changed rows. Without a gate, the finding is inconclusive if no row could be judged."""
     counts = {word: sum(row.change == word for row in comparison.rows) for word in get_args(Change)}
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
@@ -367,17 +363,17 @@ def _changes(comparison: Comparison, *, gated: bool) -> Finding:
     return Finding("compare.changes", verdict, "compared", text, {"rows": counts}, fix)
 
 
-def _gate(comparison: Comparison, most: float) -> Finding:
-    """Return the gate's finding: a row fails if its interval lies above 1 + `most`."""
-    slower = [row for row in comparison.rows if gate(row, most) == "fail"]
-    unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
+def _gate(comparison: Comparison, limit: float) -> Finding:
+    """Return the gate's finding. A row fails if its interval lies above 1 + `limit`."""
+    slower = [row for row in comparison.rows if gate(row, limit) == "fail"]
+    unclear = [row for row in comparison.rows if gate(row, limit) == "inconclusive"]
     names = {"slower": [row_label(row) for row in slower], "undecided": [row_label(row) for row in unclear]}
-    evidence, limit = {"limit": 1 + most, **names}, units.percent(most)
+    evidence, limit_text = {"limit": 1 + limit, **names}, units.percent(limit)
     if slower:
         text = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
-        return Finding("compare.slower", "fail", f"slower by more than {limit}", text, evidence)
+        return Finding("compare.slower", "fail", f"slower by more than {limit_text}", text, evidence)
     if not unclear:
-        return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
+        return Finding("compare.slower", "pass", f"no row is slower by more than {limit_text}", evidence=evidence)
     causes = []
     for row in unclear:
         why = row.why or "the interval straddles the limit"
@@ -388,18 +384,18 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
     if all(not_comparable(row.differences) for row in unclear):
         fix = "measure both in the same way"
-    title = f"inconclusive: slower by more than {limit}?"
+    title = f"inconclusive: slower by more than {limit_text}?"
     return Finding("compare.slower", "inconclusive", title, "; ".join(causes), evidence, fix)
 
 
-def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
+def gate(row: ComparedRow, limit: float) -> Literal["fail", "inconclusive", "pass"]:
     disturbances = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
-    least = row.ratio if row.ci_low is None else row.ci_low
-    # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed
+    ratio = row.ratio if row.ci_low is None else row.ci_low
+    # Disturbances and too few runs cannot explain a slowdown above this factor. A busy CPU counts only for rows timed
     # by the host's clock, such as whole calls of GPU copies.
-    beyond = not not_comparable(row.differences) and least > (1 + most) * config.largest_loss(disturbances, row.new_s)
-    if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
+    is_slow = not not_comparable(row.differences) and ratio > (1 + limit) * config.largest_loss(disturbances, row.new_s)
+    if is_slow or (row.ci_low is not None and row.ci_low > 1 + limit and not row.disturbed):
         return "fail"
-    # The old runs look too slow if only they were disturbed. That hides a slowdown of the new ones.
-    hides = row.old_disturbed and not row.disturbed
-    return "inconclusive" if row.ci_high is None or row.ci_high > 1 + most or hides else "pass"
+    # If only the old runs were disturbed, their times are too long, which hides a slowdown of the new runs.
+    is_hidden = row.old_disturbed and not row.disturbed
+    return "inconclusive" if row.ci_high is None or row.ci_high > 1 + limit or is_hidden else "pass"

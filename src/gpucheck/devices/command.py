@@ -1,7 +1,5 @@
-"""`gpucheck devices` lists every device, the driver's state, faults reported by NVML, and the state of busy GPUs.
-
-`gpucheck status` also reports whether torch can use the devices, usually within 10 s.
-"""
+"""`gpucheck devices` lists every device, the driver's state, NVML's faults, and the state of busy GPUs. `gpucheck
+status` also reports whether torch can use the devices, usually within 10 s."""
 
 from __future__ import annotations
 
@@ -52,15 +50,15 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # both have the same cause
-    own = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
+    rows = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
     torch = facts.torch or TorchBuild()
     if cards(facts) and torch.version is not None and torch.built_for == "cpu":
         evidence, message = {"built_for": "cpu", "version": torch.version}, f"torch {torch.version} is a CPU build"
         title, fix = "torch cannot use the GPU", "gpucheck doctor"
-        own.append(Finding("devices.torch_build", "info", title, message, evidence, fix))
-    # An NVML that does not answer has its own finding.
+        rows.append(Finding("devices.torch_build", "info", title, message, evidence, fix))
+    # Another finding reports an NVML that does not answer.
     failed = facts.driver is None or facts.driver.nvml_error is not None
-    return [*own, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
+    return [*rows, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -89,7 +87,7 @@ def _nothing(facts: Facts) -> Finding:
 
 def _nvml(facts: Facts) -> Finding | None:
     driver, host = facts.driver or Driver(), facts.host or Host()
-    # If NVML stopped at a device, that device's finding reports the error.
+    # If NVML stopped at a device, the finding of this device reports the error.
     if driver.nvml_error is None or any((card.state or "").startswith("not answering") for card in facts.devices):
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
@@ -114,7 +112,7 @@ def _nvml(facts: Facts) -> Finding | None:
 
 def _nvml_verdict(facts: Facts) -> Verdict:
     """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA shows none."""
-    # The health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library says nothing.
+    # If CUDA works but a loaded driver refuses NVML, the health is unknown. A missing NVML library proves nothing.
     driver = facts.driver or Driver()
     works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
     if (driver.nvml_code is not None or is_driver_loaded(facts)) and not works and has_gpu(facts):
@@ -123,7 +121,7 @@ def _nvml_verdict(facts: Facts) -> Verdict:
 
 
 def _causes(*, cuinit: int | None = None, nvml: int | None = None, mig: bool = True) -> tuple[str | None, str | None]:
-    """Return the known causes of this result of cuInit or NVML, and the fix: `gpucheck doctor` for several causes."""
+    """Return the known causes of this result of cuInit or NVML, and the fix. For several, it is `gpucheck doctor`."""
     # Imported late: a driver that answers needs no causes.
     from gpucheck.doctor.ladder import causes
 
@@ -168,7 +166,7 @@ def _without_cuda(facts: Facts) -> Verdict:
     listed = [card for card in facts.devices if card.nvml_index is not None]
     usable = [card for card in listed if card.state != NOT_ACCESSIBLE and is_usable(card, facts)]
     if any(map(is_dead, listed)) or (listed and not any(is_usable(card, facts) for card in listed)):
-        return "info"  # that GPU's own finding has the cause
+        return "info"  # the finding of the GPU has the cause
     if not usable or (driver.cuinit_code is None and driver.libcuda_path is None):
         return "warn"
     waits = any(card.fabric is not None and card.fabric.state == "in progress" for card in usable)
@@ -179,8 +177,8 @@ def _is_masked(facts: Facts) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES alone explains why CUDA shows no GPU."""
     mask = facts.environment.get(MASK)
     if cards(facts):
-        left_out = any((device.state or "").startswith("not shown by CUDA") for device in facts.devices)
-        return mask is not None and not left_out
+        is_unexpected = any((device.state or "").startswith("not shown by CUDA") for device in facts.devices)
+        return mask is not None and not is_unexpected
     return mask is not None and not read_mask(mask, ()).shown
 
 
@@ -195,16 +193,16 @@ def _unmatched_entry(facts: Facts) -> str | None:
 
 
 def _masked(facts: Facts) -> Finding | None:
-    named, mask, code = _unmatched_entry(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
+    effect, mask, code = _unmatched_entry(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
     shown = sum(device.cuda_index is not None for device in facts.devices)
-    seen = {MASK: mask, "shown": shown}
-    if shown and named is not None and code == 0:
+    evidence = {MASK: mask, "shown": shown}
+    if shown and effect is not None and code == 0:
         title, fix = f"{MASK} names more GPUs than CUDA shows", "use only GPUs that exist; nvidia-smi -L lists them"
-        return Finding("mask.shows_fewer", "warn", title, f"{MASK}={mask}: {named}; CUDA shows {shown}", seen, fix)
+        return Finding("mask.shows_fewer", "warn", title, f"{MASK}={mask}: {effect}; CUDA shows {shown}", evidence, fix)
     if shown or code not in (0, NO_DEVICE) or not cards(facts) or not _is_masked(facts):
         return None
-    message = f"{MASK}={mask}{f': {named}' if named else ''}"
-    return Finding("devices.hidden", "info", "every GPU is hidden from torch", message, seen, f"unset {MASK}")
+    message = f"{MASK}={mask}{f': {effect}' if effect else ''}"
+    return Finding("devices.hidden", "info", "every GPU is hidden from torch", message, evidence, f"unset {MASK}")
 
 
 def command(
@@ -214,7 +212,7 @@ def command(
     sleep: Callable[[float], object] = time.sleep,
     ahead: PreloadedChildren | None = None,
 ) -> None:
-    """Read and judge the machine, once or until interrupted. Raises UsageError and CannotLook for `device`."""
+    """Read and judge the machine, once or until Ctrl-C. Raises UsageError and CannotLook for `device`."""
     with Inventory(
         with_processes=options.processes,
         with_links=True,
@@ -253,17 +251,17 @@ def selected(requested: str, facts: Facts) -> Facts:
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
     """Return the findings: the driver first, then each device, compared with the others of the whole `machine`."""
     whole = facts if machine is None else machine
-    return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
+    return [*driver_findings(whole), *(finding for device in facts.devices for finding in findings(device, whole))]
 
 
 # -- status: the findings of `devices` and doctor's diagnosis, each fault once ----------------------------------------
 
-# A person waits for `gpucheck status`, so a slower part is reported as missing. A warm import of torch takes 2 to 4 s.
+# Users wait for `gpucheck status`, so a slower part is reported as missing. A warm import of torch takes 2 to 4 s.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
-# The least time limit of the second reading. A driver that has answered once answers again within milliseconds.
+# The least time limit of the second reading. A driver that answered once answers again within milliseconds.
 AGAIN_S = 2.0
-# Findings about the whole driver. Doctor's broken stage reports the same fault.
+# Findings about the driver. If doctor finds a broken stage, it reports the same fault.
 OF_THE_DRIVER = ("devices.nvml", "devices.libcuda", "devices.hidden", "devices.torch_build")
 # Folders in which pipx and uv keep the environments of installed programs.
 _TOOL_FOLDER = re.compile(r"[/\\](?:(pipx)[/\\]venvs|(uv)[/\\](?:tools|archive-v\d|builds-v\d|environments-v\d))[/\\]")
@@ -275,26 +273,26 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    # Without persistence mode the driver initialises the GPUs for each program, and torch has to wait for that too.
+    # Without persistence mode, the driver initialises the GPUs for each program, and torch has to wait too.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     slow_s = driver_reads.nvml_timeout_s(options.root) - driver_reads.ANSWER_S
-    asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
+    doctor_options = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
     machine = inventory.Inventory(
         with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
     )
-    evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
+    evidence = doctor.read(doctor_options, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:
-        # Time is up. Torch had not opened a GPU yet, so the first reading is still valid.
+        # The time is over. torch has not opened a GPU, so the first reading is still valid.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
     elif probe.not_awaited != _LATE:
         # Read again, now that the child with torch has ended.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
         evidence = replace(evidence, facts=machine.again(evidence.facts, left_s))
     emit(Started(evidence.facts))
-    result, found = status_judge(evidence, is_chosen=options.python is not None)
+    result, judged = status_judge(evidence, is_chosen=options.python is not None)
     emit(Answered("doctor", result))
-    for finding in found:
+    for finding in judged:
         emit(Judged(finding))
 
 
@@ -304,15 +302,15 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
-    # With --python the user knows which interpreter is judged.
+    # With --python, the user knows the judged interpreter.
     facts, interpreter = evidence.facts, [] if is_chosen else _interpreter(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
-        # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
+        # Without a GPU, a fault of torch breaks nothing, so failures become warnings.
         mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
         return result, [*judge(facts), *(finding for finding in mild if finding.id != "doctor.no_gpu"), *interpreter]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
-        # Torch may still succeed, which would refute a diagnosis based on versions and permissions.
+        # torch may still succeed, which would refute a diagnosis that is based on versions and permissions.
         diagnosed = [
             finding
             if finding.verdict != "fail" or finding.evidence.get("certainty") == "proof"
@@ -321,15 +319,14 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
             if finding.id not in ("doctor.unknown", "doctor.no_gpu")
         ]
         if result.first is None or all(finding.verdict != "fail" for finding in diagnosed):
-            why, fix = f"it was given {STATUS_LIMIT_S:g} s", "gpucheck doctor"
+            why, fix = f"the time limit is {STATUS_LIMIT_S:g} s", "gpucheck doctor"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=fix))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *interpreter]
 
 
 def _each_once(diagnosed: Sequence[Finding], of_devices: Sequence[Finding], first: str | None) -> list[Finding]:
-    """Return doctor's findings, then those of `devices`, without duplicates. For a fault of one GPU, the finding of
-    `devices` is kept, unless its ID is `first`, the first broken condition.
-    """
+    """Return doctor's findings, then those of `devices`, without duplicates. For a fault of a GPU, the finding of
+    `devices` is kept, unless its ID is `first`, the first broken condition."""
     by_card = {finding.id for finding in of_devices if "nvml_index" in finding.evidence} - {first}
     known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
     return [
@@ -339,13 +336,13 @@ def _each_once(diagnosed: Sequence[Finding], of_devices: Sequence[Finding], firs
 
 
 def _interpreter(evidence: Evidence) -> list[Finding]:
-    """Report which interpreter was judged, if it is probably not the user's usual one."""
+    """Report the judged interpreter, if it is probably not the user's usual interpreter."""
     from gpucheck.doctor.conditions_torch import torch_version
 
     probe = evidence.probe
     tool = _TOOL_FOLDER.search(f"{probe.prefix}/")
     if probe.executable is None or (tool is None and torch_version(evidence) is not None):
         return []
-    why = "it has no torch" if tool is None else f"gpucheck was installed there by {tool[1] or tool[2]}"
-    title, seen = f"the interpreter judged is {probe.executable}", {"executable": probe.executable}
-    return [Finding("status.interpreter", "info", title, why, seen, "gpucheck --python PATH")]
+    why = "it has no torch" if tool is None else f"{tool[1] or tool[2]} installed gpucheck there"
+    title, judged = f"the judged interpreter is {probe.executable}", {"executable": probe.executable}
+    return [Finding("status.interpreter", "info", title, why, judged, "gpucheck --python PATH")]

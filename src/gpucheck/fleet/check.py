@@ -1,4 +1,4 @@
-"""The command `fleet check`: run each part of a node's check in a child with a time limit; write one document."""
+"""The command `fleet check`: run each part of the check in a child with a time limit, and write one document."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 LEAST_S = 0.5
 # The time for a part to start and end on a busy machine.
 START_S = 3.0
-# Stages of doctor that depend on torch and not on the node. A broken torch would drain every node in a prolog.
+# Stages of doctor that depend on torch and not on the node: a broken torch must not drain every node in a prolog.
 OF_TORCH = ("torch", "architecture")
 
-# Each part's weight in the remaining time, the share of its limit that is its time budget, and its command.
+# By part: its weight in the remaining time, its time budget as a share of its limit, and its command.
 PARTS: Mapping[str, tuple[float, float | None, str]] = {
     "devices": (1.0, None, "devices"),
     "doctor": (2.0, 0.8, "doctor"),
     "smoke": (3.0, 0.6, "smoke --device all"),
-    # A single product cannot be interrupted, and on a busy CPU the bench took twice its time budget.
+    # A product cannot be interrupted, so the bench took twice its time budget on a busy CPU.
     "bench": (4.0, 0.25, "bench all --device all --only bandwidth --only matmul"),
     "memory": (1.0, None, "memory"),
     "transfer": (3.0, 0.5, "bench transfer --device all"),
@@ -57,14 +57,13 @@ PARTS: Mapping[str, tuple[float, float | None, str]] = {
 
 
 def arguments(part: str, limit_s: float) -> list[str]:
-    """Return the command line of a part's child for a time in seconds."""
     _, share, line = PARTS[part]
     option = "--duration" if part == "stress" else "--time-budget"
     return [*line.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
 
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
-    """Check this node, unless another rank on it does. Raises UsageError and CannotLook."""
+    """Check this node, unless another rank of the node does. Raises UsageError and CannotLook."""
     launch = launcher.detect(os.environ)
     host = options.host or launch.host or socket.gethostname()
     if not hosts.is_safe(host):
@@ -98,10 +97,10 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         exit=None,
     )
     try:
-        for place, part in enumerate(options.parts):
-            emit(Progress(part, place, len(options.parts)))
-            node = _left(replace(node, step=part), options.gather, in_log=not node.parts)
-            weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
+        for index, part in enumerate(options.parts):
+            emit(Progress(part, index, len(options.parts)))
+            node = _written(replace(node, step=part), options.gather, in_log=not node.parts)
+            weight = sum(PARTS[remaining][0] for remaining in options.parts[index:])
             left_s = max(deadline - time.monotonic(), 0.0)
             # The limit must be long enough to detect a hanging driver.
             least_s = driver_reads.nvml_timeout_s() + START_S if part == "devices" else 0.0
@@ -110,34 +109,34 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     except GpucheckError:
         raise
     except BaseException as error:
-        # A launcher ends all ranks after one has died. The rank that does not write this text is the cause.
+        # If a rank dies, its launcher ends the others. They write this text, and the rank that died does not.
         name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
-            _left(node, options.gather)
+            _written(node, options.gather)
         _report(node, emit)
-        whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
-        message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
-        fix, title = f"allow the check {whole}, or set a shorter --within", f"{node.step} did not finish"
+        within, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
+        message = f"{node.ended} after {units.age(elapsed_s)} of at most {within} (--within)"
+        fix, title = f"allow the check {within}, or set a shorter --within", f"{node.step} did not finish"
         emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
-    must, lacking = options.devices, None
-    if node.gpus is not None and must is not None and node.gpus != must:
-        lacking = NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
-    elif node.gpus == 0 and must is None and node.exit != errors.FAILED:
-        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
-        lacking = NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
-    if lacking is not None:
-        # This comes after other failures, because those may explain the missing GPUs.
-        problems = _worst_first([*node.problems, lacking])
-        ok = ("devices", errors.OK)
-        parts = (replace(row, exit=errors.FAILED) if (row.id, row.exit) == ok else row for row in node.parts)
+    required, title, fix = options.devices, "", "gpucheck devices"
+    if node.gpus is not None and required is not None and node.gpus != required:
+        title = gpus_text(node.gpus, required)
+    elif node.gpus == 0 and required is None and node.exit != errors.FAILED:
+        title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
+    if title:
+        problem = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
+        # Other failures come first, because they may explain the missing GPUs.
+        problems = _worst_first([*node.problems, problem])
+        passed = ("devices", errors.OK)
+        parts = (replace(row, exit=errors.FAILED) if (row.id, row.exit) == passed else row for row in node.parts)
         node = replace(node, problems=problems, parts=tuple(parts), exit=errors.FAILED)
     _report(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
-    node = _left(node, options.gather)
+    node = _written(node, options.gather)
     if options.gather is not None and options.gather != "-":
         emit(Notice(f"wrote {documents.place(Path(options.gather), host, run)}"))
     if node.exit == errors.COULD_NOT_LOOK:
@@ -153,18 +152,18 @@ def _report(node: NodeDocument, emit: Emit) -> None:
         emit(Judged(finding))
 
 
-def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> NodeDocument:
-    """Write the document so far; with `--gather -` only if `in_log`. Raises CannotLook."""
+def _written(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> NodeDocument:
+    """Write the document with the current time; with `--gather -` only if `in_log`. Raises CannotLook."""
     node = replace(node, written_wall_s=time.time(), written_monotonic_s=time.monotonic())
     if gather is None or (gather == "-" and not in_log):
         return node
     marked = documents.marked(node)
     if gather == "-":
-        # stdout may hold the JSON, and a log has both streams.
+        # stdout may have the JSON, and a log has both streams.
         sys.stderr.write(f"{marked}\n")
         sys.stderr.flush()
         return node
-    # A child writes the file, because a network file system without its server blocks the caller.
+    # A child writes the file, because a network file system blocks its caller if the server does not answer.
     limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
     try:
         ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=marked)
@@ -197,14 +196,14 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
 
 
 def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
-    """Return the document with the result of a part's child. A child without a result is a problem of the node."""
+    """Return the document with the result of a part. A part without a result is a problem of the node."""
     report, code, findings = None, None, tuple[Finding, ...]()
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         report = from_json(Report, json.loads(ended.stdout))
         code, findings = report.summary.exit, report.findings
     if part == "doctor":
         findings = tuple(map(_of_node, findings))
-    # The exit status of a child that was ended does not come from its findings.
+    # If the child was ended, its exit status does not come from its findings.
     if report is not None and (ended.timed_out or (part == "doctor" and code == errors.FAILED)):
         code = exit_code(findings)
     why = _why(ended, limit_s, code)
@@ -216,9 +215,9 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
         # A skipped check is a problem only if the part could not run at all.
-        asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
+        problem_verdicts = _PROBLEM_VERDICTS if code == errors.COULD_NOT_LOOK else _PROBLEM_VERDICTS[:-1]
         for finding in findings:
-            if finding.verdict in asking:
+            if finding.verdict in problem_verdicts:
                 texts = finding.title, finding.message, finding.fix or ""
                 title, message, fix = (documents.clean(text, MOST_TEXT) for text in texts)
                 problems.append(
@@ -228,8 +227,8 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         devices = {device.id: device for device in node.devices}
         for device in report.facts.devices:
             if device.id is not None and device.kind != "host" and len(devices) < MOST_DEVICES:
-                of_siblings = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
-                devices.setdefault(device.id, NodeDevice(**of_siblings | {"name": device.name or device.kind}))
+                values = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
+                devices.setdefault(device.id, NodeDevice(**values | {"name": device.name or device.kind}))
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
         # Keep the latest figure of each case and device, if the document lists the device.
         latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
@@ -244,13 +243,13 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
 
 
 def _of_node(finding: Finding) -> Finding:
-    """Return a finding of doctor as one of the node. If torch is unusable, the node is undecided and not bad."""
+    """Return a finding of doctor as a finding of the node. A node whose torch is unusable is undecided, not bad."""
     is_of_torch = finding.verdict == "fail" and finding.evidence.get("rung") in OF_TORCH
     return replace(finding, verdict="inconclusive") if is_of_torch else finding
 
 
 def gpus_of(facts: Facts) -> int | None:
-    """Return the number of GPUs in the facts, with MIG instances counted as their GPU; None if unknown."""
+    """Return the number of GPUs; None if unknown. The MIG instances of a GPU count as one GPU."""
     gpus = [gpu for gpu in facts.devices if gpu.kind not in ("cpu", "host")]
     is_unread = facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None
     if not facts.devices or (not gpus and is_unread):  # NVML was not called
@@ -259,15 +258,15 @@ def gpus_of(facts: Facts) -> int | None:
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
-_ASKING = WORST_FIRST[:4]
+_PROBLEM_VERDICTS = WORST_FIRST[:4]
 
 
 def _worst_first(problems: Sequence[NodeProblem]) -> tuple[NodeProblem, ...]:
-    return tuple(sorted(problems, key=lambda problem: _ASKING.index(problem.verdict)))
+    return tuple(sorted(problems, key=lambda problem: _PROBLEM_VERDICTS.index(problem.verdict)))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
-    """Return why a part has no result, or an empty string."""
+    """Return the reason why a part has no result, or an empty text."""
     if limit_s < LEAST_S:
         return "not started: no time was left (--within)"
     if ended.timed_out:
@@ -277,7 +276,7 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
 
 
 def exit_of(parts: Sequence[NodePart]) -> int:
-    """Return the node's exit status. A part that did not finish leaves it undecided, unless the part had failed."""
+    """Return the node's exit status. The node is undecided if a part did not finish, unless this part had failed."""
     return settle(
         errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
         for part in parts
@@ -288,21 +287,20 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """Return the figure of a row, or None if it has no rate."""
     if row.rate is None or not row.rate.median > 0:
         return None
     # The dtype or operation comes first, because the judge looks up the peak by it. The size comes last.
-    sides = ("m", "n", "k")
-    words = [str(value) for name, value in row.case.items() if name not in (*sides, "size_bytes", "support")]
+    shape = ("m", "n", "k")
+    words = [str(value) for name, value in row.case.items() if name not in (*shape, "size_bytes", "support")]
     if "m" in row.case:
-        words.append("x".join(str(row.case[name]) for name in sides))
+        words.append("x".join(str(row.case[name]) for name in shape))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, row.flags)
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """Return settings that siblings should share: versions, and GPU settings by model; no environment variables."""
+    """Return the settings that siblings should share: versions, and GPU settings by model."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     settings = {
         "gpucheck": gpucheck.__version__,

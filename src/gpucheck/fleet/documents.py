@@ -1,4 +1,4 @@
-"""A node's document: written whole or not at all, and read as untrusted input.
+"""Write a node's document completely or not at all, and read documents as untrusted input.
 
 Many machines write to the folder of documents. A document is read within the bounds of `machine/saved.py` and converted
 only to the types of `NodeDocument`. Characters that move a terminal's cursor, reverse text or end a line are escaped.
@@ -32,19 +32,19 @@ from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
 # A node with 8 devices and all parts writes 10 to 20 KB. Even 16 devices with long texts stay below this limit.
 MOST_BYTES = 256 * 2**10
-# A NodeDocument has no more levels than this. A value takes at least two bytes.
+# A NodeDocument has at most 8 levels. A value takes at least two bytes.
 _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
-# The largest size, time or rate, and the smallest rate: comparisons of rates then do not overflow.
+# The largest size, time or rate, and the smallest rate. Within these, comparisons of rates do not overflow.
 MOST_NUMBER = 1e30
 LEAST_RATE = 1 / MOST_NUMBER
-# A node writes only its worst problems, and the judge needs one for the cause.
+# A node writes only its worst problems, because the judge needs only one for the cause.
 MOST_PROBLEMS = 16
 MOST_TEXT = 2000
 MOST_SHARED = 64
-# A log of 100 000 nodes with all parts, and its longest line.
+# The size of a log of 100 000 nodes with all parts, and its longest line.
 MOST_LOG, MOST_LINE = 4 * 2**30, 2 * MOST_BYTES
-# Ten times the largest clusters. Launchers report the number of nodes; no node has this many GPUs.
+# Ten times the nodes of the largest clusters, and more GPUs and attempts than any node has.
 MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
 MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
@@ -56,7 +56,7 @@ _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/
 
 @dataclass(frozen=True, slots=True)
 class ReadDocuments:
-    """Everything that was read: documents, refused files, and notices about what could not be verified."""
+    """The documents, the refused files, and notices about documents that could not be verified."""
 
     documents: tuple[NodeDocument, ...]
     refused: tuple[RefusedFile, ...]
@@ -67,7 +67,7 @@ class ReadDocuments:
 
 
 def place(folder: Path, host: str, run: str) -> Path:
-    """Return the path of a node's document. It is in one of 256 folders, so that no folder has ten thousand files."""
+    """Return the path of a node's document, in one of 256 folders so that no folder has ten thousand files."""
     return folder / _digest(host)[:2] / file_name(host, run)
 
 
@@ -76,9 +76,9 @@ def file_name(host: str, run: str) -> str:
 
 
 def write(folder: Path, document: NodeDocument) -> Path:
-    """Write a node's document. It is complete or absent: it is renamed from a temporary file. Raises OSError."""
+    """Write a node's document to a temporary file, then rename the file. Raises OSError."""
     target = place(folder, document.host, document.run)
-    # The name is unique, so that network file systems need no lock.
+    # The name is unique, so no lock is needed, which network file systems may lack.
     temporary = target.with_name(f".{document.host}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -146,7 +146,7 @@ def _check(document: NodeDocument) -> None:
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
-    """Return `text` in one line, with unprintable characters escaped, such as \\x1b and \\u202e."""
+    """Return `text` in one line, with non-printing characters as escapes."""
     short = text if len(text) <= longest else f"{text[:longest]}…"
     return short if short.isprintable() else visible(short.translate(_ONE_LINE), keep="")
 
@@ -174,7 +174,7 @@ def _tidied(value: Any) -> Any:
 
 
 def read(paths: Sequence[str]) -> ReadDocuments:
-    """Read the documents of folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
+    """Read the documents of folders, files and logs. `-` is stdin. Raises UsageError for a missing path."""
     documents: list[NodeDocument] = []
     refused: list[RefusedFile] = []
     notices: dict[str, None] = {}
@@ -190,8 +190,8 @@ def read(paths: Sequence[str]) -> ReadDocuments:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                own, why = _documents(file, trusted, is_named=is_folder)
-                documents += own
+                read_documents, why = _documents(file, trusted, is_named=is_folder)
+                documents += read_documents
             except (saved.InvalidFile, OSError) as error:
                 why = getattr(error, "strerror", None) or str(error)
             if why:
@@ -202,17 +202,17 @@ def read(paths: Sequence[str]) -> ReadDocuments:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the documents in a folder and its direct subfolders, in order. The reader refuses links."""
+    """Yield the documents in a folder and its direct subfolders, sorted by name. The reader refuses links."""
     count = 0
     with os.scandir(folder) as entries:
-        top = sorted(entries, key=lambda entry: entry.name)
-    for entry in top:
-        below = [entry]
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
+        files = [entry]
         if entry.is_dir(follow_symlinks=False):
             with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
-                below = sorted(inside, key=lambda file: file.name)
-        for file in below:
-            # A name that begins with a dot is a file that is being written, or was when its writer died.
+                files = sorted(inside, key=lambda file: file.name)
+        for file in files:
+            # A temporary file begins with a dot: it is being written, or its writer died.
             if file.name.startswith(".") or not file.name.endswith(".json"):
                 continue
             count += 1
@@ -222,40 +222,40 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _trusted(folder: Path) -> frozenset[int] | None:
-    """Return the users whose documents count: root, this user and the folder's owner; None if files have no owners."""
+    """Return the users whose documents are read: root, this user and the folder's owner; None without file owners."""
     return frozenset((0, os.getuid(), folder.stat().st_uid)) if hasattr(os, "getuid") else None
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
-    """Return a file's documents (JSON, or a log), and why a line was refused. Raises InvalidFile and OSError."""
+    """Return the documents of a file, and the reason if a line was refused. Raises InvalidFile and OSError."""
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
-            known = os.fstat(0)
-            # Pipes and terminals end; other devices may not.
-            if not (stat.S_ISFIFO(known.st_mode) or stat.S_ISSOCK(known.st_mode) or stdin.isatty()):
-                saved.check_kind(known)
+            status = os.fstat(0)
+            # Pipes, sockets and terminals end, but other devices may not.
+            if not (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stdin.isatty()):
+                saved.check_kind(status)
             return _of_log(stdin)
     with saved.opened(path, links=False) as file:
-        if os.fstat(file.fileno()).st_size > MOST_LOG:
+        status = os.fstat(file.fileno())
+        if status.st_size > MOST_LOG:
             raise saved.InvalidFile(f"larger than {units.capacity(MOST_LOG)}")
-        owner = os.fstat(file.fileno()).st_uid
-        if trusted is not None and owner not in trusted:
-            raise saved.InvalidFile(f"forged? its owner is user {owner}, who does not own the folder")
+        if trusted is not None and status.st_uid not in trusted:
+            raise saved.InvalidFile(f"forged? its owner is user {status.st_uid}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
         # JSON may be encoded as UTF-8, UTF-16 or UTF-32.
         start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")
         if not is_named and not start.lstrip().startswith("{"):
             return _of_log(file)
     document = parse(head)
-    named = path.name == file_name(document.host, document.run)
-    in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
-    if is_named and not (named and in_shard):
+    has_name = path.name == file_name(document.host, document.run)
+    is_in_folder = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
+    if is_named and not (has_name and is_in_folder):
         raise saved.InvalidFile(f"forged? it names the node {document.host}, but its file name does not")
     return [document], ""
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
-    """Return the last document per node, run and attempt, and why a line was refused. Raises InvalidFile for none."""
+    """Return the last document per node, run and attempt, and the reason if a line was refused. Raises InvalidFile."""
     latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():

@@ -1,10 +1,10 @@
-"""Names of nodes: which names are safe, and the lists that schedulers write."""
+"""Names of nodes: safe names, and the lists that schedulers write."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 
 # RFC 1123 names, with the underscore of many clusters. A shell takes a leading dash for an option.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
-# The largest machines have some ten thousand nodes; a number above this is a typing error, or an attack.
+# The largest machines have some ten thousand nodes. A larger number is a typing error, or an attack.
 MOST_NODES = 200_000
 MOST_BYTES = 16 * 2**20
 # Names in Slurm have one or two pairs of brackets.
@@ -26,9 +26,8 @@ NAMED = 8
 
 
 def few(names: Sequence[str], most: int = NAMED) -> str:
-    """Return the first names, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def nodes_text(count: int) -> str:
@@ -36,7 +35,7 @@ def nodes_text(count: int) -> str:
 
 
 def is_safe(name: str) -> bool:
-    """Return whether the name is a valid host name, which is also safe in a shell command."""
+    """Return whether the name is a valid host name. Valid names are safe in shell commands."""
     return NAME.fullmatch(name) is not None
 
 
@@ -47,11 +46,8 @@ def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
         if not 1 <= int(text) <= MOST_NODES:
             raise UsageError(f"{what} is out of range", f"it is a number from 1 to {MOST_NODES}")
         return int(text)
-    # Names have no slash. A list may be too long for a path, so it is recognised first.
-    is_file = "/" in text
-    if not is_file and not re.search(r"[\[,]", text):
-        with contextlib.suppress(OSError):  # the text is too long for a path
-            is_file = Path(text).exists()
+    # Names have no slash, and a list has a bracket or a comma.
+    is_file = "/" in text or (not re.search(r"[\[,]", text) and os.path.exists(text))
     return _file(Path(text), what) if is_file else _expand(text, what)
 
 
@@ -93,7 +89,7 @@ def _expanded(part: str, what: str) -> Iterator[str]:
     texts = re.split(r"\[(.*?)\]", part)
     if len(texts) > 2 * MOST_BRACKETS + 1:
         raise UsageError(f"{what} is not understood", f"more than {MOST_BRACKETS} brackets", _HOW)
-    choices = [_numbers(text, what) if place % 2 else [text] for place, text in enumerate(texts)]
+    choices = [_numbers(text, what) if index % 2 else [text] for index, text in enumerate(texts)]
     if math.prod(map(len, choices)) > MOST_NODES:
         raise UsageError(f"{what} names more than {MOST_NODES} nodes")
     return map("".join, itertools.product(*choices))
@@ -106,7 +102,7 @@ def _numbers(text: str, what: str) -> list[str]:
         first, last = matched.groups(matched[1]) if matched else ("1", "0")
         count = int(last) - int(first) + 1
         if not 1 <= count <= MOST_NODES - len(numbers):
-            why = f"{piece!r} is no range of at most {MOST_NODES} numbers"
+            why = f"{piece!r} is not a range of at most {MOST_NODES} numbers"
             raise UsageError(f"{what} is not understood", why, _HOW)
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return numbers

@@ -1,4 +1,4 @@
-"""The ids of the findings of `fleet check` and `fleet judge`, with their meanings. Pure."""
+"""The IDs of the findings of `fleet check` and `fleet judge`, with their meanings. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _CHECK = ids_of(
     Id(
         "fleet.part",
         "every part of the check finished",
-        "A part ran out of time, ended early or could not be read. The cause is shown beside it.",
+        "A part of the check ran out of time, ended early or has no readable result. The finding has the cause.",
         "run only that part, with the command in the finding",
     ),
     Id("fleet.rank", "one rank of a node checks it", "Another rank of this node writes the document."),
     Id(
         "fleet.devices",
         "the node has its GPUs",
-        "No GPU was found on the node, or another number than --devices requires.",
+        "The node has no GPU, or not the number of GPUs that --devices requires.",
         "gpucheck doctor; --devices 0 for a node without GPUs",
     ),
 )
@@ -27,32 +27,32 @@ _JUDGE = ids_of(
         "fleet.nodes",
         "no node is bad or silent",
         "Nodes failed their check, left no document, or differ from their siblings.",
-        "drain the nodes in bad.txt; each has its cause and its command",
+        "drain the nodes in bad.txt; the report has the cause and the command for each node",
     ),
     Id(
         "fleet.suspect",
         "few enough nodes are bad",
-        "More nodes than --max-bad are slow or silent. The check itself, a driver or a shared service is the more "
-        "likely cause. Only nodes that failed their check are drained.",
-        "check one of them by hand; if they are really bad and no more than a quarter, raise --max-bad",
+        "More nodes than --max-bad are slow or silent. The cause is probably the check itself, a driver or a shared "
+        "service. Only nodes that failed their check are listed as bad.",
+        "check one of these nodes by hand; if they are really bad and at most a quarter, raise --max-bad",
     ),
     Id(
         "fleet.siblings",
         "every device has enough siblings",
-        "Fewer than five nodes have the same model, so its nodes are not compared with each other.",
+        "Fewer than five nodes have this model, so they are not compared with each other.",
         "gpucheck bench matmul --min-percent-of-peak 80 judges by the data sheet",
     ),
     Id(
         "fleet.modes",
         "nodes of one model have two speeds",
-        "More than a quarter of the nodes are slower, with a gap between them. A setting that differs, such as a "
-        "power limit or a driver, is the likely cause; fleet.drift names what differs.",
+        "More than a quarter of the nodes are slower than the others, with a gap between the two groups. The probable "
+        "cause is a setting that differs, such as a power limit or a driver. fleet.drift lists the differences.",
         "give all nodes the same settings, then check again",
     ),
     Id(
         "fleet.drift",
         "nodes have the same driver, firmware, torch and settings",
-        "Some nodes differ. Nodes with the same value are named together.",
+        "Some nodes differ from most. Nodes with the same values are in one finding.",
         "use one version, or judge them as two fleets",
     ),
     Id(
@@ -64,7 +64,7 @@ _JUDGE = ids_of(
     Id(
         "fleet.duplicate",
         "one document for each node and attempt",
-        "Several documents name the same node and attempt. The latest is judged.",
+        "Several documents name the same node and attempt. The latest document is judged.",
         "use a new --run ID for each start",
     ),
     Id(
@@ -79,13 +79,12 @@ _JUDGE = ids_of(
         "fleet.forged",
         "documents are their node's own",
         "Owner, file name and the host inside do not match.",
-        "find out who wrote it; without another document, the node that its file is named after is undecided",
+        "find out who wrote the document; the node in its file name is undecided if it has no other document",
     ),
     Id(
         "fleet.unreadable",
         "documents can be read",
-        "A document is cut off, too large, too deep, or not one of gpucheck. The node that its file is named after is "
-        "silent.",
+        "A document is cut off, too large, too deeply nested, or not from gpucheck. Its node is silent.",
         "run the check again on that node",
     ),
 )

@@ -41,7 +41,7 @@ def _host(text: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FleetCheckOptions(Selecting):
-    """Options of the check: its parts, its time limit and the place of its document."""
+    """Options of the check: its parts, its time limit and the folder for its document."""
 
     noun, titles, nothing = "part", TITLES, "nothing would be checked"
     only: tuple[str, ...] = options.only("parts", metavar="PART")
@@ -86,7 +86,7 @@ class FleetCheckOptions(Selecting):
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the parts in their order. Raises UsageError for an unknown part, or if none is left."""
-        # These two take seconds; a Slurm prolog may not take much longer.
+        # The check in a Slurm prolog must be short. These two parts take seconds.
         usual = TITLES if self.only else ("devices", "doctor") if self.prolog else PARTS
         chosen = {*self.more, *(part for part in self.selected if part in usual)}
         if not chosen:

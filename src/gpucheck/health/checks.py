@@ -1,4 +1,4 @@
-"""The table of checks that `gpucheck devices` and doctor run on each GPU; the checks of settings and NVLinks."""
+"""The checks that `gpucheck devices` and doctor run on each GPU; here are those of settings and NVLinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import few
 
-# Limits and clocks within this ratio count as equal; figures are rounded.
+# Limits within this ratio count as equal, because values are rounded.
 SAME = 0.99
 
 
@@ -29,16 +29,16 @@ def ecc_mode(device: Device, facts: Facts) -> Ruling | None:
     if ecc is None or ecc.enabled is None:
         return None
     evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
-    later = ecc.enabled and ecc.enabled_after_reset is False
+    ends_at_reset = ecc.enabled and ecc.enabled_after_reset is False
     others = usual([card.ecc.enabled for card in same_model(device, facts) if card.ecc is not None])
     # Never advise to turn ECC off.
     fix = f"sudo nvidia-smi{'' if ecc.enabled else ' -i {card}'} --ecc-config=1, then reset the GPU"
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         message = f"most other GPUs of the same name have it {_on_off(others)}"
         return Ruling("warn", f"ECC is {_on_off(ecc.enabled)}", message, fix, {**evidence, "others": others})
-    if (ecc.enabled and not later) or ecc.enabled_by_default is False:
+    if (ecc.enabled and not ends_at_reset) or ecc.enabled_by_default is False:
         return None
-    title = "ECC will be off after a reset" if later else "ECC is off"
+    title = "ECC will be off after a reset" if ends_at_reset else "ECC is off"
     return Ruling("info", title, "memory errors are neither corrected nor counted", fix, evidence)
 
 
@@ -62,12 +62,12 @@ def power_limit(device: Device, facts: Facts) -> Ruling | None:
 
 
 def compute_mode(device: Device, facts: Facts) -> Ruling | None:
-    """Report a compute mode that keeps programs away: prohibited, or exclusive and held by a process other than MPS."""
+    """Report a compute mode that excludes programs: prohibited, or exclusive use by a process other than MPS."""
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
-        left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
-        message = f"no program may use the GPU{'' if left else ', and there is no other'}"
-        return Ruling("info" if left else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
+        has_other = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
+        message = f"no program may use the GPU{'' if has_other else ', and there is no other'}"
+        return Ruling("info" if has_other else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
     holders = [process for process in device.processes or () if "compute" in process.kind]
     is_shared = any((process.name or "").startswith("nvidia-cuda-mps") for process in holders)
     if not mode.startswith("exclusive") or not holders or is_shared:
@@ -93,8 +93,7 @@ def mig_pending(device: Device, facts: Facts) -> Ruling | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# Fields in which GPUs of one name should agree: the field, its name, a function that formats its value, and the fix
-# (without a fix, a difference is only a remark).
+# Fields that should be equal on GPUs of one name: field, name, format, and fix. No fix: a difference is a remark.
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
@@ -112,12 +111,12 @@ def odd_one(device: Device, facts: Facts) -> Ruling | None:
     fixes: list[str] = []
     evidence: dict[str, object] = {}
     for name, words, shown, fix in _COMMON:
-        own, theirs = getattr(device, name), usual([getattr(card, name) for card in others])
-        alike = own is None or theirs is None or own == theirs or (fix is not None and own >= SAME * theirs)
-        if not alike and not (name == "memory_total_bytes" and differs_by_ecc):
-            texts.append(f"{words} {shown(own)}, {shown(theirs)} on most")
+        value, common = getattr(device, name), usual([getattr(card, name) for card in others])
+        is_same = value is None or common is None or value == common or (fix is not None and value >= SAME * common)
+        if not is_same and not (name == "memory_total_bytes" and differs_by_ecc):
+            texts.append(f"{words} {shown(value)}, {shown(common)} on most")
             fixes += [fix] if fix else []
-            evidence[name] = own
+            evidence[name] = value
     if not texts:
         return None
     message = "; ".join([*texts[1:], "other GPUs of the same name"])
@@ -125,14 +124,14 @@ def odd_one(device: Device, facts: Facts) -> Ruling | None:
 
 
 def mig_empty(device: Device, facts: Facts) -> Ruling | None:
-    """Report MIG mode without instances: a failure if no other GPU is usable."""
+    """Report MIG mode without instances. This is a failure if no other GPU is usable."""
     if not _is_empty(device, facts):
         return None
-    left = any(is_usable(other, facts) for other in facts.devices if other is not device)
-    message = f"no program can use the GPU{'' if left else ', and there is no other'}"
+    has_other = any(is_usable(other, facts) for other in facts.devices if other is not device)
+    message = f"no program can use the GPU{'' if has_other else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
     return Ruling(
-        "warn" if left else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []}
+        "warn" if has_other else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []}
     )
 
 
@@ -147,9 +146,9 @@ def is_usable(card: Device, facts: Facts) -> bool:
 
 # -- NVLinks and the fabric of NVSwitches: each GPU compared with the others of its name ------------------------------
 
-# Errors that a link corrects; the other counters are retransmissions, recoveries and lost packets.
+# Errors that a link corrects. The other counters are retransmissions, recoveries and lost packets.
 CORRECTED = ("crc_flit", "crc_data")
-# GPUs on an NVIDIA board, where links lead to switches or to all neighbours, and GPUs with bridges, usually in pairs.
+# GPUs on an NVIDIA board, whose links lead to switches or to all neighbours; and GPUs with bridges, usually in pairs.
 ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\b", re.IGNORECASE)
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
@@ -169,31 +168,30 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 
 def inactive(device: Device, facts: Facts) -> Ruling | None:
     """Report links that are down or absent, compared with GPUs of the same name."""
-    # A bridge joins two GPUs and is optional. Links of other GPUs prove a fault only on a board, or if the number of
-    # GPUs with links is odd.
+    # A bridge is optional and joins two GPUs. Other GPUs' links prove a fault on a board, or if their number is odd.
     down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in same_model(device, facts) if card.nvlinks and not is_divided(card)]
     up, most = active(device), max(linked, default=0)
     with_links = sum(map(bool, linked))
-    proven = is_on_a_board(device) or with_links % 2 == 1
+    is_proven = is_on_a_board(device) or with_links % 2 == 1
     if is_divided(device) or device.nvml_index is None:
         return None
     if not down:
-        return _lacking(device, facts, usual(linked) or 0) if proven else None
+        return _lacking(device, facts, usual(linked) or 0) if is_proven else None
     evidence = {"active": up, "inactive": down, "active_of_the_same_name": max(most, up)}
     if 0 < up < most:
         message = f"{up} up, {most} on a GPU of the same name; down: {', '.join(map(str, down))}"
         return Ruling("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
-    if up:  # some GPUs have more links than their board or bridge connects
+    if up:  # a board or bridge may connect only some of a GPU's links
         message = f"{up} up; down: {', '.join(map(str, down))}"
         return Ruling("info", f"{len(down)} NVLinks inactive", message, None, evidence)
     title = f"all {len(down)} NVLinks down"
     if most:
         message = f"{most} up on {with_links} GPU{'s' * (with_links != 1)} of the same name"
-        return Ruling("fail" if proven else "warn", title, message, FIX, evidence)
-    registered = device.fabric is not None and device.fabric.state == "completed"
-    if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
-        return None  # There is nothing to compare with, or the fabric already reports that it is not ready.
+        return Ruling("fail" if is_proven else "warn", title, message, FIX, evidence)
+    is_registered = device.fabric is not None and device.fabric.state == "completed"
+    if not linked or not (is_registered or (is_on_a_board(device) and device.fabric is None)):
+        return None  # no GPU to compare with, or `fabric` reports a fabric that is not ready
     message = "and on every other GPU: copies between GPUs use PCI Express"
     fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
     return Ruling("warn", title, message, fix, evidence)
@@ -201,8 +199,8 @@ def inactive(device: Device, facts: Facts) -> Ruling | None:
 
 def _lacking(device: Device, facts: Facts, most: int) -> Ruling | None:
     """Report links that are absent or whose state is unknown, if most GPUs of the same name have more links up."""
-    own, up = f"{pointer(device, facts)}nvlinks", active(device)
-    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
+    key, up = f"{pointer(device, facts)}nvlinks", active(device)
+    why = facts.unknown.get(key) or facts.unknown.get(f"{key}/0/active")
     if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error.
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
@@ -214,11 +212,11 @@ def fabric(device: Device, facts: Facts) -> Ruling | None:
     if device.fabric is None or (words := _fabric_words(device.fabric)) is None:
         return None
     fabrics = [card.fabric for card in facts.devices if card.fabric is not None]
-    alone = len(fabrics) == 1 and device.fabric.state != "completed"
-    # The finding about cuInit already reports this.
+    is_alone = len(fabrics) == 1 and device.fabric.state != "completed"
+    # In this case the finding about cuInit reports the fabric.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
-    return Ruling("info" if alone or waits else "warn", *words, evidence)
+    return Ruling("info" if is_alone or waits else "warn", *words, evidence)
 
 
 # CUDA_ERROR_SYSTEM_NOT_READY.
@@ -227,7 +225,7 @@ IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
 
 
 def fabric_state(facts: Facts) -> str | None:
-    """Return the fabric's state and its number of GPUs if it is not ready: NVML's evidence for CUDA's error 802."""
+    """Return the state of a fabric that is not ready, and its number of GPUs: NVML's evidence for CUDA's error 802."""
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
     waiting = [state for state in states if state != "completed"]
     if not waiting:
@@ -237,8 +235,8 @@ def fabric_state(facts: Facts) -> str | None:
 
 
 def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
-    """Return title, message and fix; None if nothing is wrong."""
-    # The fabric manager of a rack (GB200) runs on separate switch trays.
+    """Return title, message and fix; None for a healthy fabric."""
+    # In a rack (GB200), the fabric manager runs on separate switch trays.
     manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
     waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
     if fabric.state == IN_PROGRESS:
@@ -267,7 +265,7 @@ def errors(device: Device, facts: Facts) -> Ruling | None:
     return Ruling("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted})
 
 
-# The judge of one check. It returns None if the device does not report the figure, or if there is nothing to report.
+# A check. It returns None if the device does not report the value, or if there is nothing to report.
 DeviceCheck = Callable[[Device, Facts], Ruling | None]
 # The most serious checks come first: unusable GPUs, possibly wrong results, slow GPUs, then remarks.
 CHECKS: tuple[tuple[str, DeviceCheck], ...] = (
@@ -312,10 +310,9 @@ def of_machine(facts: Facts) -> list[Finding]:
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:
-    # A lost GPU no longer has an NVML index, but is judged all the same.
-    is_judged = device.nvml_index is not None or device.state == "lost"
-    found = [finding_of(check, judge, device, facts) for check, judge in CHECKS if is_judged]
-    return [finding for finding in found if finding is not None]
+    if device.nvml_index is None and device.state != "lost":  # a lost GPU has no NVML index
+        return []
+    return [found for id, judge in CHECKS if (found := finding_of(id, judge, device, facts)) is not None]
 
 
 def finding_of(check: str, judge: DeviceCheck, device: Device, facts: Facts) -> Finding | None:

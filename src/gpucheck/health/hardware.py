@@ -1,7 +1,6 @@
-"""Faults that do not depend on the GPU's load, and the Xid errors of the kernel's log.
+"""Faults that do not depend on the GPU's load, and the Xid errors of the kernel log.
 
-Each public function with `device` and `facts` is a check of the table in `checks.py`, and returns None if NVML does not
-report the figure.
+A public function of `device` and `facts` is a check in `checks.py`. It returns None if NVML does not report the value.
 """
 
 from __future__ import annotations
@@ -42,38 +41,38 @@ REPLACE = "drain the node and replace the GPU"
 
 
 def verdict_of(error: XidError) -> Verdict:
-    """Return the verdict by NVIDIA's catalogue, or a remark if the GPU has been reset since."""
+    """Return the verdict by NVIDIA's catalogue; `info` if the GPU has been reset since."""
     return "info" if error.is_past else xid.severity(error.number, is_fatal=error.is_fatal)
 
 
 def xid_verdict(address: str | None, errors: Sequence[XidError]) -> Ruling | None:
-    """Return a verdict on the log entries of the GPU at this PCI address, or None."""
-    # Entries that summarise others (Xid 154 and 45) rank last.
-    mine = [error for error in errors if error.pci_address == address]
-    if not mine:
+    """Return a verdict on the log entries of the GPU at this PCI address; None if there are none."""
+    entries = [error for error in errors if error.pci_address == address]
+    if not entries:
         return None
-    mine.sort(key=lambda error: (WORST_FIRST.index(verdict_of(error)), error.number in (45, RECOVERY)))
-    worst, known = mine[0], xid.BY_NUMBER.get(mine[0].number)
-    # The action that the driver asks for (Xid 154), unless the GPU has been reset since.
-    asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
-    request = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
+    # Entries that summarise others (Xid 154 and 45) rank last.
+    entries.sort(key=lambda error: (WORST_FIRST.index(verdict_of(error)), error.number in (45, RECOVERY)))
+    worst, known = entries[0], xid.BY_NUMBER.get(entries[0].number)
+    # The action that the driver requests (Xid 154), unless the GPU has been reset since.
+    action = next((error.action for error in entries if error.action is not None and not error.is_past), None)
+    request = f"asks for: {action.replace('_', ' ')}" if action is not None else ""
     parts = (
-        _when(request if asked and worst.action else known.what if known else "", worst),
-        f"Xid {RECOVERY} {request}" if asked and not worst.action else "",
-        _also("Xid", [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]),
+        _with_time(request if action and worst.action else known.what if known else "", worst),
+        f"Xid {RECOVERY} {request}" if action and not worst.action else "",
+        _also("Xid", [error for error in entries[1:] if verdict_of(error) != "info" and error.action is None]),
         "before the driver was reloaded" if worst.is_past else "",
     )
     rows = [
         {"xid": error.number, "nvidia": getattr(xid.BY_NUMBER.get(error.number), "action", None), **to_json(error)}
-        for error in mine
+        for error in entries
     ]
     message = "; ".join(filter(None, parts))
-    return Ruling(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
+    return Ruling(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, action), {"xids": rows})
 
 
-def _when(what: str, error: XidError) -> str:
+def _with_time(text: str, error: XidError) -> str:
     last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
-    return ", ".join(filter(None, (what, last, f"{error.count} times" if error.count > 1 else "")))
+    return ", ".join(filter(None, (text, last, f"{error.count} times" if error.count > 1 else "")))
 
 
 def _also(kind: str, errors: Sequence[XidError]) -> str:
@@ -81,11 +80,11 @@ def _also(kind: str, errors: Sequence[XidError]) -> str:
     return f"also {kind} {', '.join(numbers)}" if numbers else ""
 
 
-def _fix(worst: XidError, asked: str | None) -> str | None:
-    """Return the driver's requested action, or NVIDIA's action for the worst error."""
+def _fix(worst: XidError, action: str | None) -> str | None:
+    """Return the fix for the action that the driver requests, else for the worst error."""
     # A GPU that fell off the bus (Xid 79) needs at least a power cycle.
-    if asked is not None and worst.number != 79:
-        return ACTIONS.get(asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
+    if action is not None and worst.number != 79:
+        return ACTIONS.get(action, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
     if verdict_of(worst) == "info":
         return None
     known = xid.BY_NUMBER.get(worst.number)
@@ -93,54 +92,54 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
 
 
 def cause_in_log(device: Device, facts: Facts) -> Ruling | None:
-    """Return the cause that the log shows for a GPU that another check found faulty; None if it shows only a remark."""
+    """Return the cause in the log for a GPU that another check found faulty; None if the log has only a remark."""
     judged = xid_verdict(address_of(device, facts), facts.xids or ())
     return None if judged is None or judged.verdict == "info" else judged
 
 
 def logged(device: Device, facts: Facts) -> Ruling | None:
-    """Report the GPU's Xid errors, unless another check already reports their consequence."""
-    explained = is_dead(device) or device.recovery_action not in (None, "none")
-    return None if explained else xid_verdict(address_of(device, facts), facts.xids or ())
+    """Report the GPU's Xid errors, unless another check reports their consequence."""
+    is_reported = is_dead(device) or device.recovery_action not in (None, "none")
+    return None if is_reported else xid_verdict(address_of(device, facts), facts.xids or ())
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
-    """Report Xid errors of GPUs that the driver does not list; in a container (the log is the host's) as remarks."""
+    """Report Xid errors of GPUs that the driver does not list. In a container, these are remarks."""
     listed = {address_of(device, facts) for device in facts.devices}
-    found = []
+    findings = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
         judged = xid_verdict(address, facts.xids or ())
         assert judged is not None
         verdict = "info" if (facts.host or Host()).container else judged.verdict
         message = f"GPU {address}, which the driver does not list: {judged.message}"
         fix = None if judged.fix is None else judged.fix.format(card=address)
-        found.append(Finding(XIDS, verdict, judged.title, message, judged.evidence, fix))
-    return found
+        findings.append(Finding(XIDS, verdict, judged.title, message, judged.evidence, fix))
+    return findings
 
 
 def switches(facts: Facts) -> list[Finding]:
-    """Report SXid errors, one finding per NVSwitch. It is a remark if a lost GPU is the cause."""
+    """Report SXid errors, in one finding per NVSwitch. A lost GPU as the cause makes it a remark."""
     lost = next((error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past), None)
     errors = (facts.driver or Driver()).sxids or ()
-    found = []
+    findings = []
     for address in dict.fromkeys(error.pci_address for error in errors):
         rated = [(_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address]
         rated.sort(key=lambda pair: WORST_FIRST.index(pair[0].verdict))
         meaning, worst = rated[0]
         parts = (
-            _when(", ".join(filter(None, (worst.text, meaning.what))), worst),
+            _with_time(", ".join(filter(None, (worst.text, meaning.what))), worst),
             _also("SXid", [error for rating, error in rated[1:] if rating.verdict != "info"]),
             "before the NVSwitch was set up again" if worst.is_past else "",
         )
         rows = [to_json(error) for _, error in rated]
         message = f"NVSwitch {address}: {'; '.join(filter(None, parts))}"
         fix = None if meaning.verdict == "info" else meaning.fix
-        found.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
-    return found
+        findings.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
+    return findings
 
 
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
-    """Return the meaning of an SXid. Past errors, and those due to lost or other GPUs, are less severe."""
+    """Return the meaning of an SXid. Past errors, and errors of lost or other GPUs, are less severe."""
     meaning = xid.sxid(error.number, error.is_fatal)
     if error.number == 20034 and lost is not None:  # the other end of a link was lost
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
@@ -151,19 +150,18 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 
 def nvlink(facts: Facts) -> Finding | None:
-    """Report NVLink lines of the log without an Xid: `fail` if links were not found (`warn` in a container, or if all
-    links that NVML reports are up), else `info`.
-    """
+    """Report NVLink lines of the log without an Xid, usually as `info`. Links that were not found are `fail`, but
+    `warn` in a container or if all of NVML's links are up."""
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
-    # The driver logs PostRxDet if it cannot find out which links are connected; other lines concern one call only.
-    grave = [line for line in lines if "PostRxDet" in line]
+    # The driver logs PostRxDet if it cannot find the connected links. Other lines are about a single call.
+    serious = [line for line in lines if "PostRxDet" in line]
     links = [link.active for device in facts.devices for link in device.nvlinks or ()]
     mild = (facts.host or Host()).container is not None or (links and all(links))
-    verdict: Verdict = "info" if not grave else "warn" if mild else "fail"
-    message = (grave or lines)[0].removeprefix("NVRM: ")
-    return Finding(NVLINK, verdict, "NVLink setup failed", message, {"log": list(lines)}, REBOOT if grave else None)
+    verdict: Verdict = "info" if not serious else "warn" if mild else "fail"
+    message = (serious or lines)[0].removeprefix("NVRM: ")
+    return Finding(NVLINK, verdict, "NVLink setup failed", message, {"log": list(lines)}, REBOOT if serious else None)
 
 
 def log_unread(facts: Facts) -> Finding | None:
@@ -179,7 +177,7 @@ def log_unread(facts: Facts) -> Finding | None:
 MOST_RETIRED_PAGES = 63
 # DCGM's diagnostics fail, and its health check warns, from this many rows remapped after uncorrected errors.
 DCGM_ROWS = 512
-# Fields that a verdict depends on, besides the processes.
+# The fields, besides the processes, on which verdicts depend.
 HEALTH = (
     *("uuid", "memory_total_bytes", "memory_used_bytes", "clock_reasons", "ecc", "sram_ecc", "remapped_rows"),
     *("retired_pages", "recovery_action", "mig", "fabric", "nvlinks", "persistence_mode", "compute_mode"),
@@ -198,7 +196,7 @@ DEAD = {
         "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine",
     ),
 }
-# Live figures; every working GPU reports those that it supports.
+# Live values. A working GPU reports each value that it supports.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
@@ -231,18 +229,18 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> R
 
 
 def is_not_read(device: Device) -> bool:
-    """Return whether NVML's reading stopped before this GPU, for an unrelated reason."""
+    """Return whether NVML's reading stopped before this GPU, for a reason that is not this GPU."""
     return (device.state or "").startswith(NOT_READ)
 
 
 def _silent(device: Device, facts: Facts) -> str | None:
-    """Return the reason why NVML reads no live figure of the GPU; None if it reads one or was not asked."""
+    """Return the reason if NVML reads no live value of the GPU, else None."""
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
-    own = pointer(device, facts)
-    reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
+    prefix = pointer(device, facts)
+    reasons = [facts.unknown.get(f"{prefix}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
     failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
-    # Some GPUs support only one or two of these figures. A dead GPU returns errors for more than half of all.
+    # Some GPUs support only one or two of these values. A dead GPU returns errors for more than half of all values.
     others = [reason for reason in reasons if reason not in failed and applies(reason)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
@@ -270,10 +268,7 @@ def recovery_action(device: Device, facts: Facts) -> Ruling | None:
     return Ruling("fail", title, message, fix, evidence)
 
 
-FaultRow = tuple[object, Verdict, str, str, str | None]
-
-
-def _first(evidence: dict[str, Any], pass_title: str, *rows: FaultRow) -> Ruling:
+def _first(evidence: dict[str, Any], pass_title: str, *rows: tuple[object, Verdict, str, str, str | None]) -> Ruling:
     """Return the verdict of the first row whose condition holds; else a pass with the title `pass_title`."""
     for holds, verdict, title, message, fix in rows:
         if holds:
@@ -300,7 +295,7 @@ def remapped_rows(device: Device, facts: Facts) -> Ruling | None:
 
 
 def sram_ecc(device: Device, facts: Facts) -> Ruling | None:
-    """Judge errors of the on-chip memory, which cannot be remapped. NVML reports whether there are too many."""
+    """Judge errors of the on-chip memory, which cannot be remapped. NVML reports whether a threshold is exceeded."""
     sram = device.sram_ecc
     if sram is None:
         return None
@@ -321,7 +316,7 @@ def retired_pages(device: Device, facts: Facts) -> Ruling | None:
     if pages is None or (pages.corrected is None and pages.uncorrected is None):
         return None
     total = (pages.corrected or 0) + (pages.uncorrected or 0)
-    title, message = f"{total} memory pages retired", f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}"
+    title, message = f"{total} memory pages retired", f"a GPU can retire 64; DCGM fails a GPU at {MOST_RETIRED_PAGES}"
     waits = "a faulty memory page stays in use until the next reset"
     return _first(
         {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending},
@@ -347,18 +342,18 @@ def ecc(device: Device, facts: Facts) -> Ruling | None:
 
 
 def unread(device: Device, facts: Facts) -> Ruling | None:
-    """Report figures that could not be read although the device supports them: unknown does not mean healthy."""
+    """Report values that could not be read although the device supports them. Unknown does not mean healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
-        return None  # reported already
+        return None  # `answers` reports this GPU
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
-    own = pointer(device, facts)
-    # If NVML stopped at a dead GPU, that GPU's finding also explains the fields that were not read after it.
+    prefix = pointer(device, facts)
+    # If NVML stopped at a dead GPU, the finding of this GPU also explains the fields that were not read later.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
-    unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
-    if own.rstrip("/") in facts.unknown:
-        unknown["every field"] = facts.unknown[own.rstrip("/")]
+    unknown = {key.removeprefix(prefix): reason for key, reason in facts.unknown.items() if key.startswith(prefix)}
+    if prefix.rstrip("/") in facts.unknown:
+        unknown["every field"] = facts.unknown[prefix.rstrip("/")]
     missing = {
         name: reason
         for name, reason in unknown.items()
@@ -379,7 +374,7 @@ def unread(device: Device, facts: Facts) -> Ruling | None:
 
 
 def _withheld(device: Device, facts: Facts) -> Ruling:
-    """Report a GPU that this process may not access, which is normal in a container or job that has another GPU."""
+    """Report a GPU that this process may not access. This is normal in a container or job with another GPU."""
     others = any(card.nvml_index is not None and card.state != NOT_ACCESSIBLE for card in facts.devices)
     within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
@@ -388,27 +383,27 @@ def _withheld(device: Device, facts: Facts) -> Ruling:
 
 
 def unclaimed(device: Device, facts: Facts) -> Ruling | None:
-    """Report memory in use that belongs to no visible process: a dead one left it, or a hidden one holds it."""
-    left = unclaimed_bytes(device, facts)
-    if not left:
+    """Report used memory that no visible process holds: a dead process left it, or a hidden process holds it."""
+    unclaimed_size = unclaimed_bytes(device, facts)
+    if not unclaimed_size:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
-    holders, within = device.node_holders or (), (facts.host or Host()).container is not None
+    holders, in_container = device.node_holders or (), (facts.host or Host()).container is not None
     zombies = [process for process in holders if process.kind == "zombie"]
     pids = [str(process.pid) for process in holders]
     names = few([f"{process.name or 'a process'} (PID {process.pid})" for process in zombies or holders], ", ")
     hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders")
-    if within and holders:  # NVML does not list a container's own processes inside it
+    if in_container and holders:  # NVML does not list the container's processes inside the container
         return None
     if zombies:
-        message = f"{names} may hold it: it ended, but threads of it are alive and have {node} open"
-        fix = f"ps -L -o pid,lwp,stat,wchan -p {zombies[0].pid} shows what they wait for; if they stay, {RESET}"
+        message = f"{names} may hold it: it ended, but some of its threads are alive and have {node} open"
+        fix = f"ps -L -o pid,lwp,stat,wchan -p {zombies[0].pid} shows what the threads wait for; if they stay, {RESET}"
     elif holders:
         message = f"{names} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
-        fix = f"ps -o pid,user,lstart,cmd -p {','.join(pids)}; end it if it is yours: kill {' '.join(pids)}"
+        fix = f"ps -o pid,user,lstart,cmd -p {','.join(pids)}; if they are your processes, kill {' '.join(pids)}"
     elif hidden:
         message, fix = f"unknown: {hidden} cannot be inspected", f"sudo fuser -v {node}"
-    elif within:
+    elif in_container:
         message = "no process in this container has its device node open: another container or the host holds it"
         fix = "on the host: nvidia-smi, docker ps, crictl ps"
     else:
@@ -416,24 +411,24 @@ def unclaimed(device: Device, facts: Facts) -> Ruling | None:
         shows = "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control"
         fix = f"{shows}; if neither uses the GPU, {DRAIN_AND_RESET}"
     evidence = {
-        "unclaimed_bytes": left,
+        "unclaimed_bytes": unclaimed_size,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
         "holders": [process.pid for process in holders],
         "zombies": [process.pid for process in zombies],
     }
-    return Ruling("warn", f"{units.capacity(left)} held by no visible process", message, fix, evidence)
+    return Ruling("warn", f"{units.capacity(unclaimed_size)} held by no visible process", message, fix, evidence)
 
 
 def busy_alone(device: Device, facts: Facts) -> Ruling | None:
     """Report a GPU that is 100 % busy in two readings without a process, outside a container."""
-    # A single reading may catch a process that is ending, or the driver while it clears memory after its start.
+    # A single reading may be at the end of a process, or while the driver clears memory after its start.
     host, changes = facts.host or Host(), device.changes
     if device.processes != () or host.container or host.wsl or host.system != "Linux" or changes is None:
         return None
-    least = min(device.utilization_percent or 0, changes.utilization_before_percent or 0)
-    if least < 100 or changes.span_s < BETWEEN_UNEXPLAINED_S:
+    lower = min(device.utilization_percent or 0, changes.utilization_before_percent or 0)
+    if lower < 100 or changes.span_s < BETWEEN_UNEXPLAINED_S:
         return None
     fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
     message = f"in two readings {units.duration(changes.span_s)} apart"
-    return Ruling("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})
+    return Ruling("warn", "100 % busy without a process", message, fix, {"utilization_percent": lower})

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: which ones are present, their names, and the type of a check's verdict. Pure."""
+"""NVIDIA GPUs: presence, names, and findings about missing GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ WSL_NODE = "/dev/dxg"
 JETSON = re.compile(r"\b(Tegra|Xavier|Orin|Thor)\b", re.IGNORECASE)
 # Values of NVIDIA_VISIBLE_DEVICES for which the container toolkit passes no GPU to the container.
 KEPT_OUT = ("", "void", "none")
-# Codes of nvmlReturn_t that only a loaded driver can return: no permission, no power, timeout, interrupts, corrupt
+# Codes of nvmlReturn_t that only a loaded driver returns: no permission, no power, timeout, interrupts, corrupt
 # infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it.
+# Two other GPUs of a name are enough to show which GPU differs. A value is usual if at least 70 % of the GPUs have it.
 LEAST_SAME_MODEL = 2
 USUAL_SHARE = 0.7
 HashableValue = TypeVar("HashableValue", bound=Hashable)
 NOT_READ = "not read"
 # Phrases in the error of the child process that calls NVML, if a call hung or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
-
-
 # A counter that has not grown for this long describes a past problem.
 OLD_S = 3600.0
 
@@ -67,16 +65,16 @@ def is_divided(card: Device) -> bool:
 
 def pointer(card: Device, facts: Facts) -> str:
     """Return the prefix of the GPU's keys in `facts.unknown`, such as `/devices/3/`."""
-    return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
+    return f"/devices/{next(index for index, device in enumerate(facts.devices) if device is card)}/"
 
 
 def is_dead(card: Device) -> bool:
-    """Return whether the GPU is known not to answer, which explains all of its missing figures."""
+    """Return whether the GPU does not answer, which explains all of its missing values."""
     return card.state in STATES.values() or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
 
 
 def is_nameless(card: Device) -> bool:
-    """Return whether NVML counts the GPU but cannot identify it, for a reason of the GPU itself."""
+    """Return whether NVML counts the GPU but cannot identify it because of a fault of the GPU."""
     state = card.state or ""
     names = (card.uuid, card.name, card.pci_address)
     return names == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
@@ -88,13 +86,13 @@ def addresses_not_listed(facts: Facts) -> list[str]:
 
 
 def address_of(card: Device, facts: Facts) -> str | None:
-    """Return the GPU's PCI address; for a single GPU without one, the only address left on the bus or in the log."""
+    """Return the GPU's PCI address; for a single GPU without one, the only unused address of the bus or the log."""
     if card.pci_address is not None:
         return card.pci_address
     nameless = [row for row in facts.devices if row.pci_address is None and row.nvml_index is not None and row.state]
     logged = {error.pci_address for error in facts.xids or ()} - {device.pci_address for device in facts.devices}
-    left = addresses_not_listed(facts) or sorted(logged)
-    return left[0] if nameless == [card] and len(left) == 1 else None
+    unused = addresses_not_listed(facts) or sorted(logged)
+    return unused[0] if nameless == [card] and len(unused) == 1 else None
 
 
 def same_model(card: Device, facts: Facts) -> list[Device]:
@@ -104,29 +102,29 @@ def same_model(card: Device, facts: Facts) -> list[Device]:
 
 
 def usual(values: Sequence[HashableValue | None]) -> HashableValue | None:
-    """Return the value that at least 70 % of these have, if two or more are known, or None."""
+    """Return the value that at least 70 % of the known values have; None if there is none or too few are known."""
     known = [value for value in values if value is not None]
     if len(known) < LEAST_SAME_MODEL:
         return None
-    value, many = Counter(known).most_common(1)[0]
-    return value if many >= USUAL_SHARE * len(known) else None
+    value, count = Counter(known).most_common(1)[0]
+    return value if count >= USUAL_SHARE * len(known) else None
 
 
 def own_addresses(host: Host) -> list[str]:
-    """Return the PCI addresses of NVIDIA GPUs, without those reserved for virtual machines."""
+    """Return the PCI addresses of NVIDIA GPUs that are not reserved for virtual machines."""
     return [address for address in host.nvidia_pci_addresses if host.nvidia_pci_drivers.get(address) not in FOR_GUESTS]
 
 
 def is_nvidia_here(facts: Facts) -> bool:
     """Return whether this machine has an NVIDIA device, by PCI, device nodes or the driver's answers."""
     host = facts.host or Host()
-    # WSL has /dev/dxg for GPUs of any maker.
+    # WSL has /dev/dxg for GPUs of any vendor.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
     return bool(own_addresses(host) or nodes or cards(facts) or is_driver_loaded(facts))
 
 
 def is_driver_loaded(facts: Facts) -> bool:
-    """Return whether NVML's result shows a loaded driver: by its code, or a call that hung or crashed."""
+    """Return whether NVML's result shows a loaded driver: by the code, or because a call hung or crashed."""
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
     broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
@@ -135,22 +133,22 @@ def is_driver_loaded(facts: Facts) -> bool:
 
 
 def has_gpu(facts: Facts) -> bool:
-    """Return whether this system should have a usable GPU. A container shows its host's PCI bus, which is no proof."""
+    """Return whether this system should have a usable GPU. In a container, the PCI bus is the host's."""
     host = facts.host or Host()
-    given = any(re.fullmatch(r"/dev/nvidia\d+", node) for node in host.nvidia_device_nodes)
-    return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
+    has_node = any(re.fullmatch(r"/dev/nvidia\d+", node) for node in host.nvidia_device_nodes)
+    return has_node or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
 
 
 def silent(facts: Facts) -> Finding | None:
     """Report GPUs that CUDA shows but NVML does not list, because their health is unknown."""
-    # A MIG instance is covered by its GPU, and NVML reports almost nothing for a Jetson.
+    # The finding of a GPU covers its MIG instances, and NVML reports almost nothing for a Jetson.
     whole = (card for card in cards(facts) if card.parent_uuid is None and not JETSON.search(card.name or ""))
-    # A lost GPU is reported as lost.
+    # Another finding reports dead GPUs.
     names = [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]
     if not names:
         return None
-    error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
-    message = f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}"
+    error, gpus = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
+    message = f"NVML does not report {gpus}: {error}" if error else f"NVML does not list {gpus}"
     evidence = {"devices": names, "reason": error or "it does not list them"}
     fix = "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why"
     return Finding("devices.unread", "inconclusive", "GPU health unknown", message, evidence, fix)
@@ -167,14 +165,14 @@ def unlisted(facts: Facts) -> Finding | None:
     others = [address for address in own_addresses(host) if address not in known]
     if not others or driver.nvml_code != 0 or driver.nvml_error is not None:
         return None
-    # The driver lists only the job's own GPUs if a scheduler such as Slurm assigned some of the node's.
-    given = bool(listing) and MASK in facts.environment
+    # If a scheduler such as Slurm assigned some GPUs of the node, the driver lists only these.
+    is_assigned = bool(listing) and MASK in facts.environment
     failed = {other: why for other, why in (driver.not_started or {}).items() if other in others}
     if failed:
-        return _did_not_start(failed, others, facts, given=given)
-    # The driver failed, or its settings exclude the device, if it is bound to the device but does not list it.
-    taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
-    verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
+        return _did_not_start(failed, others, facts, is_assigned=is_assigned)
+    # If the driver is bound to a device and does not list it, the driver failed or its settings exclude the device.
+    is_bound = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
+    verdict: Verdict = "info" if is_assigned else "warn" if not is_bound else "inconclusive" if listing else "fail"
     bound = ", ".join(sorted({host.nvidia_pci_drivers[other] for other in others if other in host.nvidia_pci_drivers}))
     title = f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver"
     message = f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)"
@@ -208,14 +206,14 @@ _START_FIXES = (
 )
 
 
-def _did_not_start(failed: dict[str, str], others: list[str], facts: Facts, *, given: bool) -> Finding:
-    """Report GPUs that the driver could not start; a warning if it does not support them, such as a display GPU."""
+def _did_not_start(failed: dict[str, str], others: list[str], facts: Facts, *, is_assigned: bool) -> Finding:
+    """Report GPUs that the driver could not start. A GPU that the driver does not support is only a warning."""
     reasons = [why for why in failed.values() if not re.search(kernel_driver.UNSUPPORTED, why)]
-    # A job with other GPUs cannot see whether they have started since.
-    verdict: Verdict = "warn" if not reasons else "inconclusive" if given else "fail"
+    # A job with other GPUs cannot see whether these GPUs have started since.
+    verdict: Verdict = "warn" if not reasons else "inconclusive" if is_assigned else "fail"
     reason, count = [*reasons, *failed.values()][0], len((facts.host or Host()).nvidia_pci_addresses)
-    rest = ", ".join(other for other in others if other not in failed)
-    also = f"; also missing: {rest}" if rest else ""
+    missing = ", ".join(other for other in others if other not in failed)
+    also = f"; also missing: {missing}" if missing else ""
     message = "; ".join(f"{address}: {why}" for address, why in failed.items()) + also
     title, evidence = f"{len(failed)} of {count} GPUs did not start", {"pci_addresses": others, "not_started": failed}
     fix = next(fix for pattern, fix in _START_FIXES if re.search(pattern, reason, re.IGNORECASE))
@@ -227,19 +225,18 @@ WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep
 
 def not_shown(facts: Facts) -> Finding | None:
     """Report GPUs that NVML lists and CUDA does not show, although no mask hides them."""
-    # No finding if a GPU is in MIG mode (CUDA may then show only one instance) or dead (it may hide others), or if CUDA
-    # shows as many GPUs under other UUIDs.
+    # No finding if a GPU is in MIG mode or dead, which may hide others, or if CUDA shows as many under other UUIDs.
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
-    left = [card for card in listed if card.state == "not shown by CUDA"]
+    hidden = [card for card in listed if card.state == "not shown by CUDA"]
     shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
-    divided = any(device.parent_uuid is not None or is_divided(device) for device in facts.devices)
-    if not left or shown >= len(listed) or divided:
+    has_mig = any(device.parent_uuid is not None or is_divided(device) for device in facts.devices)
+    if not hidden or shown >= len(listed) or has_mig:
         return None
     within = "without a mask" if mask is None else f"and {MASK}={mask} names more"
     title = "NVML lists GPUs that CUDA does not show"
     message = f"NVML lists {len(listed)}, but CUDA shows {shown}, {within}"
-    evidence = {"nvml": len(listed), "cuda": shown, "not_shown": [card.uuid for card in left], MASK: mask}
+    evidence = {"nvml": len(listed), "cuda": shown, "not_shown": [card.uuid for card in hidden], MASK: mask}
     return Finding("devices.cuda_shows_fewer", "warn" if shown else "fail", title, message, evidence, WHY_NOT_SHOWN)

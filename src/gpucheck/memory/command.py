@@ -1,7 +1,7 @@
-"""`gpucheck memory` shows who holds the device's memory, and what torch's four memory figures mean.
+"""`gpucheck memory` shows the processes that use the device's memory, and the meaning of torch's four memory figures.
 
-It reads the device's memory and processes from the driver, runs a short sequence (allocate, peak, free, empty the
-cache) and compares torch's figures with their expected values.
+The command reads the device's memory and processes from the driver. Then it runs a short sequence (allocate, peak,
+free, empty the cache) and compares torch's figures with their expected values.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:  # importing accel imports torch
 
 # The name of this command in a fault.
 COMMAND = "memory"
-# The number of processes that the screen names, largest first; the JSON has all.
+# The number of processes that the screen names, the largest first. The JSON has all processes.
 MOST_NAMED = 8
 
 
 def command(options: MemoryOptions, emit: Emit) -> None:
-    """Read the memory of one device, run the sequence on it, and judge both; by NVML alone if torch cannot use it.
+    """Read and judge the memory of one device and run the sequence; use only NVML if torch cannot use the device.
 
-    Raises UsageError unless the name means a single device, and CannotLook if it is missing or its memory unknown.
+    Raises UsageError unless the name means a single device, and CannotLook for a missing device or unknown memory.
     """
     facts = inventory.read(processes=True)
     emit(Started(facts))
@@ -76,25 +76,25 @@ def command(options: MemoryOptions, emit: Emit) -> None:
 
 
 def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
-    """Report, from NVML alone, the GPUs that `requested` names. Return False if NVML knows none of them."""
+    """Report the GPUs that `requested` names, with NVML's values only. Return False if NVML knows none of these."""
 
     def is_meant(card: Device) -> bool:
-        # A device number is NVML's index if CUDA does not work.
+        # If CUDA does not work, a device number is NVML's index.
         by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
         return requested in ("auto", "all") or by_number or choose.is_named(card, requested)
 
-    found = False
-    for place, card in enumerate(facts.devices):
+    is_known = False
+    for index, card in enumerate(facts.devices):
         free, total = card.memory_free_bytes, card.memory_total_bytes
         if card.nvml_index is None or total is None or not is_meant(card):
             continue
-        found, name = True, card.id or f"NVML {card.nvml_index}"
+        is_known, name = True, card.id or f"NVML {card.nvml_index}"
         overview = judge_overview(card.name or "GPU", card, None if free is None else (free, total), MemoryFigures())
         emit(Judged(replace(overview, device=name)))
-        judge_holders(card, place, facts, emit, name)
-    if found:
+        judge_holders(card, index, facts, emit, name)
+    if is_known:
         emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, why.what, fix=why.fix or None)))
-    return found
+    return is_known
 
 
 def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], object]) -> None:
@@ -114,9 +114,9 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
 
 
 def judge_overview(name: str, before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Finding:
-    """Report the driver's figures, and what this process holds outside torch's allocator: context, libraries, handles.
+    """Report the driver's values, and this process's memory outside torch's allocator: context, libraries, handles.
 
-    `before` is the device before this process used it; `info` is its free and total memory now.
+    `before` is the device before this process used it. `info` is the free and the total memory now.
     """
     free, total = info if info else (None, before.memory_total_bytes if before else None)
     used = total - free if total is not None and free is not None else None
@@ -149,8 +149,7 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
 
 
 def judge_holders(card: Device | None, index: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
-    """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device. `index`
-    is the GPU's position in `facts.devices`."""
+    """Report memory that no listed process holds, and the processes on the GPU, which is `facts.devices[index]`."""
     if card is not None:
         finding = checks.finding_of("devices.unclaimed_memory", hardware.unclaimed, card, facts)
         if finding is not None:
@@ -160,7 +159,7 @@ def judge_holders(card: Device | None, index: int | None, facts: Facts, emit: Em
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
-    """Report the other processes on the device, read before this one used it; `reason` is why the list is missing."""
+    """Report the other processes on the device, read before this process used it. `reason` is for a missing list."""
     title = "other processes"
     if processes is None:
         return Finding("memory.processes", "skip", title, reason)
@@ -168,8 +167,7 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
     names = []
     for process in sorted(others, key=lambda process: process.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
-        memory = process.used_memory_bytes
-        size = "memory unknown" if memory is None else capacity(memory)
+        size = "memory unknown" if process.used_memory_bytes is None else capacity(process.used_memory_bytes)
         names.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
     names += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     return Finding("memory.processes", "info", title, ", ".join(names) or "none", evidence)
@@ -189,10 +187,10 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
 
 
 def judge_host(now: host.HostMemory) -> list[Finding]:
-    used, limit, left = now.total - now.available, now.container_limit, now.container_available
+    used, limit, available = now.total - now.available, now.container_limit, now.container_available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
-    container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"
-    of_container = {"limit_bytes": limit, "available_bytes": left}
+    container = "none" if limit is None else f"{capacity(limit)}, {capacity(available or 0)} left"
+    of_container = {"limit_bytes": limit, "available_bytes": available}
     return [
         Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
         Finding("memory.container", "info", "container limit", container, of_container),

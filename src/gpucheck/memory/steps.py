@@ -1,6 +1,6 @@
-"""The expected values of torch's four memory figures around a short sequence, and what each step shows.
+"""The expected values of torch's four memory figures in a short sequence, and the meaning of each step.
 
-The exact figures hold for torch's own caching allocator with default settings, starting from an empty cache.
+The figures are exact for torch's own caching allocator with default settings, if the cache is empty at the start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpucheck.units import MIB, capacity
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
-# One request for each kind of segment: its bytes, and by how much `memory_allocated` and `memory_reserved` rise. torch
-# (c10/core/AllocatorConfig.h, the same values since 1.0) rounds requests up to multiples of 512 B. Their segment has
-# 2 MiB for requests up to 1 MiB, 20 MiB for requests up to 10 MiB, and the size of the request above that.
+# A request for each kind of segment: its bytes, and the rise of `memory_allocated` and `memory_reserved`. torch rounds
+# requests up to multiples of 512 B (c10/core/AllocatorConfig.h, the same values since 1.0). A request up to 1 MiB gets
+# a segment of 2 MiB, a request up to 10 MiB one of 20 MiB, and a larger request a segment of its size.
 TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
-# The size exceeds the 16 MiB that the 20 MiB segment leaves free, so the temporary tensor needs a separate segment.
+# The temporary tensor needs a separate segment, because it exceeds the 16 MiB that the 20 MiB segment leaves free.
 TEMPORARY_SIZE = 32 * MIB
 
 FIGURES = ("memory_allocated_bytes", "max_memory_allocated_bytes", "memory_reserved_bytes", "max_memory_reserved_bytes")
-# The four figures at one moment, in this order.
+# The four figures at a moment, in this order.
 Level = tuple[int, int, int, int]
 # The steps of the sequence: the action, and what its figures show.
 STEPS: dict[StepName, tuple[str, str]] = {
@@ -42,41 +42,39 @@ STEPS: dict[StepName, tuple[str, str]] = {
 }
 TITLE = "torch's memory figures"
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
-# The words for each relation, which precede the bound.
+# The text before the bound, for each relation.
 BOUND = {"=": "", "≥": "at least "}
 
 
-def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """Return the exact figures after each step, for torch's own allocator. `held` bytes are allocated and `taken`
-    reserved at the start.
-    """
-    blocks = held + sum(block for _, block, _ in TENSORS)
-    segments = taken + sum(segment for _, _, segment in TENSORS)
+def expected(allocated: int, reserved: int) -> dict[StepName, Level]:
+    """Return the exact figures after each step. At the start, `allocated` and `reserved` bytes are in use."""
+    blocks = allocated + sum(block for _, block, _ in TENSORS)
+    segments = reserved + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
     return {
-        "start": (held, held, taken, taken),
+        "start": (allocated, allocated, reserved, reserved),
         "allocate": (blocks, blocks, segments, segments),
         "peak": (blocks, top, top_segments, top_segments),
-        "free": (held, top, top_segments, top_segments),
-        "empty_cache": (held, top, taken, top_segments),
+        "free": (allocated, top, top_segments, top_segments),
+        "empty_cache": (allocated, top, reserved, top_segments),
     }
 
 
-def bounds(held: int, taken: int) -> dict[StepName, Level]:
-    """Return a lower bound of each figure after each step, which holds for every caching allocator."""
-    during = held + sum(request for request, _, _ in TENSORS)
+def bounds(allocated: int, reserved: int) -> dict[StepName, Level]:
+    """Return the lower bounds of the figures after each step, for any caching allocator."""
+    during = allocated + sum(request for request, _, _ in TENSORS)
     top = during + TEMPORARY_SIZE
     return {
         # Some allocators reset a peak to zero instead of to the memory in use.
-        "start": (held, 0, taken, 0),
+        "start": (allocated, 0, reserved, 0),
         "allocate": (during, during, during, during),
         "peak": (during, top, during, top),
-        "free": (held, top, held, top),
-        "empty_cache": (held, top, held, top),
+        "free": (allocated, top, allocated, top),
+        "empty_cache": (allocated, top, allocated, top),
     }
 
 
-# Figures that are exact with any allocator, because the tensors of the sequence are not allocated at these steps.
+# Figures that are exact with any allocator, because no tensor of the sequence is allocated at these steps.
 _EXACT_ANYWHERE = {
     ("start", "memory_allocated_bytes"),
     ("start", "memory_reserved_bytes"),
@@ -88,42 +86,43 @@ _EXACT_ANYWHERE = {
 def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
     """Run the sequence and read the figures after each step."""
 
-    def settled() -> MemoryFigures:
+    def read() -> MemoryFigures:
         accel.synchronize()
         return accel.memory()
 
     accel.synchronize()
     accel.empty_cache()
     accel.reset_peak()
-    seen: dict[StepName, MemoryFigures] = {"start": settled()}
-    held = [allocate(request) for request, _, _ in TENSORS]
-    seen["allocate"] = settled()
+    figures: dict[StepName, MemoryFigures] = {"start": read()}
+    tensors = [allocate(request) for request, _, _ in TENSORS]
+    figures["allocate"] = read()
     allocate(TEMPORARY_SIZE)
-    seen["peak"] = settled()
-    held.clear()
-    seen["free"] = settled()
+    figures["peak"] = read()
+    tensors.clear()
+    figures["free"] = read()
     accel.empty_cache()
-    seen["empty_cache"] = settled()
-    return seen
+    figures["empty_cache"] = read()
+    return figures
 
 
 def judge(
-    seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
+    figures: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
-    """Return the steps with each figure beside its expected value, and a finding about all of them."""
-    held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
-    # Segments that stay reserved after empty_cache() have room for some requests, so the figures are then not exact.
-    exact = allocator.is_default and taken == 0
-    wanted = expected(held, taken) if exact else bounds(held, taken)
+    """Return the steps with their figures and expected values, and the finding about all steps."""
+    start = figures["start"]
+    allocated, reserved = start.memory_allocated_bytes or 0, start.memory_reserved_bytes or 0
+    # Segments that stay reserved after empty_cache() can serve some requests, so the figures are not exact.
+    exact = allocator.is_default and reserved == 0
+    levels = expected(allocated, reserved) if exact else bounds(allocated, reserved)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
     reason = "torch has no figures without its caching allocator" if uncached else None
     steps: list[MemoryStep] = []
     wrong: list[str] = []
     for step, (does, shows) in STEPS.items():
         rows = []
-        for figure, bound in zip(FIGURES, wanted[step], strict=True):
+        for figure, bound in zip(FIGURES, levels[step], strict=True):
             relation: Relation = "=" if exact or (step, figure) in _EXACT_ANYWHERE else "≥"
-            value: int | None = getattr(seen[step], figure)
+            value: int | None = getattr(figures[step], figure)
             holds = None if value is None else value == bound or (relation == "≥" and value > bound)
             rows.append(FigureCheck(figure, relation, bound, value, holds))
             if holds is False:

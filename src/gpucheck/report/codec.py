@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -37,32 +38,31 @@ def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
     TypedDict keeps unknown keys as plain data.
 
     Raises KeyError if a field without a default is missing, and TypeError if the data has another shape. `foreign` data
-    may have been written by anybody and is checked further. It raises TypeError for a value that is not of its field's
-    type or not one of its literals, and for a number that no quantity has: an integer of more than 64 bits, or
-    infinity. Non-printing characters in its text are written as escapes.
+    may have been written by anybody. For such data, TypeError is also raised for a value that is not of its field's
+    type or not one of its literals, for infinity, and for an integer of more than 64 bits. Text is made `visible`.
     """
     return typing.cast(T, decoder(typing.cast(Any, kind), kind.__name__, foreign)(data))
 
 
 @functools.cache
 def hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields or a TypedDict's keys. Reading these takes longer than everything else
-    here. A module that imports some types only for type checkers gives them in `late_types`."""
+    """Return the types of a dataclass's fields or a TypedDict's keys, cached because this is the slowest step here. If
+    a module imports types only for type checkers, its function `late_types` returns these types."""
     return typing.get_type_hints(kind, localns=getattr(sys.modules[kind.__module__], "late_types", dict)())
 
 
-# -- from JSON: one function for each type, made once ------------------------------------------------------------------
+# -- from JSON: one function for each type, created once ---------------------------------------------------------------
 
 Decode = Callable[[Any], Any]
 
 
 @functools.cache
 def decoder(kind: Any, where: str, foreign: bool) -> Decode:
-    """Return a function that makes `kind` from JSON and raises TypeError for another shape of the value `where`."""
+    """Return a function that converts JSON to `kind`. It raises TypeError, which names `where`, for another shape."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        kinds = [decoder(argument, where, foreign) for argument in arguments if argument is not type(None)]
-        return partial(_any_of, kinds, type(None) in arguments)
+        decoders = [decoder(argument, where, foreign) for argument in arguments if argument is not type(None)]
+        return partial(_any_of, decoders, type(None) in arguments)
     if origin in (tuple, frozenset, list):
         return partial(_sequence, origin, decoder(arguments[0], where, foreign), where)
     if origin in (dict, Mapping):
@@ -79,7 +79,7 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """Return any data unchanged. Raises TypeError for a number that no quantity has."""
+    """Return data of any type with visible text. Raises TypeError for a number that is too large."""
     if isinstance(value, (int, float)):
         return _number(where, value)
     if isinstance(value, str):
@@ -90,17 +90,15 @@ def _plain(where: str, value: Any) -> Any:
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """Return the text with non-printing characters that are not in `keep` as escapes: \\x1b, \\u202e, a lone surrogate.
-
-    Such characters move a terminal's cursor, turn text around or cannot be encoded.
-    """
+    """Return the text with non-printing characters that are not in `keep` as escapes, such as \\x1b or \\u202e. These
+    characters move a terminal's cursor, reverse text, or cannot be encoded."""
     if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in keep else written_out(letter) for letter in text)
 
 
 def written_out(character: str) -> str:
-    """The character as an escape: ESC becomes `\\x1b`."""
+    """Return the character as an escape: ESC becomes `\\x1b`."""
     return character.encode("unicode_escape").decode()
 
 
@@ -129,16 +127,14 @@ def _one_of(known: tuple[Any, ...], where: str, value: Any) -> Any:
     return value
 
 
-def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
-    """Return the value as the first of the kinds that accepts it."""
+def _any_of(decoders: Sequence[Decode], or_none: bool, value: Any) -> Any:
+    """Return the result of the first decoder that accepts the value."""
     if value is None and or_none:
         return None
-    for decode in kinds[:-1]:
-        try:
+    for decode in decoders[:-1]:
+        with contextlib.suppress(TypeError, KeyError):
             return decode(value)
-        except (TypeError, KeyError):  # it is of another kind
-            continue
-    return kinds[-1](value)
+    return decoders[-1](value)
 
 
 def _sequence(kind: Any, item: Decode, where: str, value: Any) -> Any:
@@ -153,16 +149,16 @@ def _object(item: Decode, where: str, value: Any) -> dict[str, Any]:
     return {visible(key): item(entry) for key, entry in value.items()}
 
 
-def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:
-    """Convert a TypedDict: check the types of known keys, and keep unknown keys unchanged."""
+def _table(types_by_key: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:
+    """Convert a TypedDict: check the types of known keys, and keep unknown keys as plain data."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{where} is not an object")
-    return {key: decoder(of.get(key, Any), key, foreign)(item) for key, item in value.items()}
+    return {key: decoder(types_by_key.get(key, Any), key, foreign)(item) for key, item in value.items()}
 
 
 def _fields(kind: type, foreign: bool) -> Decode:
-    of = hints(kind)
-    known = [(field.name, decoder(of[field.name], field.name, foreign)) for field in fields(kind)]
+    types = hints(kind)
+    known = [(field.name, decoder(types[field.name], field.name, foreign)) for field in fields(kind)]
     required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
     def decode(value: Any) -> Any:

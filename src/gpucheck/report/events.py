@@ -1,4 +1,4 @@
-"""Events of a running command. One collector folds them into the report; live views read the same stream."""
+"""Events of a running command. One collector folds the events into the report, and live views read the same stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step begins after `done` of `total` steps. A `live` event is progress within a step; pipes do not show it."""
+    """A step begins after `done` of `total` steps. Pipes do not show `live` events, which are within a step."""
 
     step: str
     done: int | None = None
@@ -30,8 +30,6 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case was measured."""
-
     measurement: Measurement
 
 
@@ -46,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding that the work itself makes, because no document has all the data that the finding needs."""
+    """A finding of the work itself, because the document does not have all data that the finding needs."""
 
     finding: Finding
 
@@ -69,14 +67,14 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """torch opened a device: torch may know what the driver's own interfaces did not report."""
+    """torch opened a device. torch may know values that the driver did not report."""
 
     device: Device
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan before the work starts: these parts, each on all of these devices."""
+    """The plan before the work starts: each part on all of the devices."""
 
     parts: tuple[str, ...]
     devices: tuple[str, ...]
@@ -92,7 +90,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Requested work was not done. The event carries the finding, because no row shows it."""
+    """Requested work was not done. The finding is needed, because no row shows missing work."""
 
     finding: Finding
 
@@ -100,7 +98,7 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Work was interrupted: the device failed, memory ran out, or gpucheck raised an error. The report has one finding
-    about this: `finding` in the command's words if it is given, else the fault's own."""
+    about this: `finding` if the command has a specific one, else the fault's."""
 
     fault: Fault
     finding: Finding | None = None
@@ -108,7 +106,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A part has ended, and its results may be written now. `why` is the reason if work was left out."""
+    """A part has ended, and its results can be written. `why` is the reason if work was left out."""
 
     part: str
     device: str | None = None

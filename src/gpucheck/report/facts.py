@@ -1,7 +1,6 @@
 """Facts about a machine, as the adapters read them. Values are raw and in SI units. An unknown value is None.
 
-`Facts.unknown` has the reason for each value that could not be read, under the JSON Pointer of its field. The pointer
-of a device stands for all of its fields.
+`Facts.unknown` has the reason for each missing value, by JSON Pointer. A device's pointer is for all its fields.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class ClockReasons:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: its state, and the maximum of GPU and system together. `replays` counts packets that were resent."""
+    """A PCIe link: its state, and the maximum of GPU and system together. `replays` counts resent packets."""
 
     generation: int | None = None
     width: int | None = None
@@ -30,8 +29,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    """Error-correcting memory: the mode, and errors since the driver was loaded. The numbers of errors are unknown if
-    it is off, since nothing is counted. `enabled_by_default` is the GPU's default."""
+    """Error-correcting memory: the mode, and errors since the driver was loaded. The numbers are unknown if ECC is off,
+    because the GPU then counts no errors. `enabled_by_default` is the GPU's default."""
 
     enabled: bool | None = None
     volatile_corrected: int | None = None
@@ -42,9 +41,9 @@ class Ecc:
 
 @dataclass(frozen=True, slots=True)
 class SramEcc:
-    """Uncorrected errors of the on-chip memory, since the driver was loaded (`volatile`) and over the GPU's lifetime.
-    `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` counts the
-    lifetime's uncorrected errors by source: l2, sm, pcie, mcu (microcontroller) and other."""
+    """Uncorrected errors of the on-chip memory, since the driver was loaded (`volatile`) and over the GPU's lifetime
+    (`aggregate`). `threshold_exceeded` is true if NVML reports more errors than its threshold. `sources` counts the
+    errors of the lifetime by source: l2, sm, pcie, mcu (microcontroller) and other."""
 
     volatile_parity: int
     volatile_secded: int
@@ -56,8 +55,8 @@ class SramEcc:
 
 @dataclass(frozen=True, slots=True)
 class RemappedRows:
-    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed. Some GPUs that
-    cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but a true `failed` is proof."""
+    """Memory rows that were replaced by spares, and whether a replacement is pending or failed. Zeros prove nothing:
+    some GPUs that cannot replace rows report zeros instead of "not supported"."""
 
     correctable: int
     uncorrectable: int
@@ -78,8 +77,8 @@ class RemapBanks:
 
 @dataclass(frozen=True, slots=True)
 class RetiredPages:
-    """Numbers of memory pages that were retired after corrected and uncorrected errors. `pending` is true if more wait
-    for the next reset. GPUs later than Turing replace rows instead."""
+    """Numbers of memory pages that were retired after corrected and uncorrected errors. `pending` is true if more pages
+    wait for the next reset. GPUs later than Turing replace rows instead."""
 
     corrected: int | None = None
     uncorrected: int | None = None
@@ -97,8 +96,8 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The NVSwitch fabric of a GPU. `state` is `not started`, `in progress` or `completed`. `error` is that of a
-    completed start, and `problems` are those in its health report."""
+    """The NVSwitch fabric of a GPU. `state` is `not started`, `in progress` or `completed`. `error` is the error of a
+    completed start, and `problems` are from the fabric's health report."""
 
     state: str
     error: str | None = None
@@ -132,10 +131,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The growth of a device's counters between two readings, `span_s` apart. A counter that is unknown in one reading,
+    """The growth of a device's counters between two readings, `span_s` apart. A counter that is unknown in a reading,
     or that decreased, is unknown here. `violations_s` has the seconds for which each limit lowered the clock.
-    `nvlink_errors` has the new errors of all NVLinks under NVML's names. `lasting_clock_reasons` are the reasons for a
-    lower clock in both readings. `utilization_before_percent` is from the earlier reading."""
+    `nvlink_errors` has the new errors of all NVLinks by NVML's names. `lasting_clock_reasons` are the reasons for a
+    lower clock that both readings have. `utilization_before_percent` is from the earlier reading."""
 
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
@@ -151,19 +150,18 @@ class Changes:
 class Device:
     """One device. `id` is torch's name for it (`cuda:0`, `cpu`), or None if torch cannot name it.
 
-    `state` says why the device is not usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
-    of a MIG instance. `memory_source` says how memory was counted: NVML's version 1 counts the driver's reserved memory
-    as used, and version 2 counts it separately. `integrated` devices share the host's memory.
-    `memory_of_processes_bytes` is the total of the processes that NVML lists. `node_holders` are the processes that
-    have the device's node open, read if that total does not explain the used memory.
+    `state` is the reason if the device is not usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is
+    the GPU of a MIG instance. `memory_source` is the way to count memory: version 1 of NVML's call counts the driver's
+    reserved memory as used, and version 2 counts reserved memory separately. `integrated` devices share the host's
+    memory. `memory_of_processes_bytes` is the total of the processes that NVML lists. `node_holders` are the processes
+    that have the device's node open, read if this total does not explain the used memory.
 
-    The hardware lowers the clock from `slowdown_celsius` on. The driver lowers it from `gpu_max_celsius` and
+    The hardware lowers the clock from `slowdown_celsius` on, and the driver from `gpu_max_celsius` and
     `memory_max_celsius` on. The GPU switches off at `shutdown_celsius`. `power_limit_w` is the limit in force, and
     `power_limit_default_w` the GPU's default. `fan_percent` is the requested fan speed, and may exceed 100.
 
     `violations_s` has the seconds since the driver was loaded for which each limit lowered the clock. `read_at_s` is
-    the time of the reading on the host's monotonic clock. `changes` is the growth since the same process's previous
-    reading.
+    the time of the reading on the host's monotonic clock. `changes` is the growth since this process's last reading.
     """
 
     kind: str
@@ -233,8 +231,7 @@ class Device:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the device's known settings and firmware versions as texts."""
-        found = {
+        texts = {
             "VBIOS": self.vbios_version,
             "GSP firmware": self.gsp_firmware_version,
             "power limit": self.power_limit_w and f"{self.power_limit_w:.0f} W",
@@ -245,7 +242,7 @@ class Device:
             "persistence mode": _ON[self.persistence_mode],
             "compute mode": self.compute_mode,
         }
-        return {name: str(value) for name, value in found.items() if value}
+        return {name: str(value) for name, value in texts.items() if value}
 
 
 _ON = {True: "on", False: "off", None: None}
@@ -253,9 +250,8 @@ _ON = {True: "on", False: "off", None: None}
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine apart from its accelerators. `container_limit_bytes` is the lowest limit of the container's cgroup
-    and its ancestors. `nvidia_pci_drivers` maps the PCI address of each NVIDIA GPU with a bound kernel driver to that
-    driver."""
+    """The machine without its accelerators. `container_limit_bytes` is the lowest limit of the container's cgroup and
+    its ancestors. `nvidia_pci_drivers` has the bound kernel driver of NVIDIA GPUs by PCI address."""
 
     system: str | None = None
     release: str | None = None
@@ -282,7 +278,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The installed torch, read without an import. `built_for` is cuda, rocm, xpu or cpu (on macOS with mps)."""
+    """The installed torch, read without an import. `built_for` is cuda, rocm, xpu or cpu (with mps on macOS)."""
 
     version: str | None = None
     path: str | None = None
@@ -293,12 +289,11 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True)
 class XidError:
-    """An Xid error of a GPU, or an SXid error of an NVSwitch, in the kernel log since boot. `number` is NVIDIA's, and
-    `pci_address` is the one in the log line.
+    """An Xid error of a GPU, or an SXid error of an NVSwitch, in the kernel log since boot.
 
     `at` is the time of the last occurrence (ISO 8601, UTC), and `count` the number of occurrences. `action` is the
-    recovery action that Xid 154 gives. `is_fatal` is given by errors of NVLinks and NVSwitches, and `text` is an
-    NVSwitch's message. `is_past` is true if the driver was reloaded since, or reported that no action is needed.
+    recovery action that Xid 154 requests. Errors of NVLinks and NVSwitches have `is_fatal`, and those of NVSwitches
+    have `text`. `is_past` is true if the driver was reloaded since, or reported that no action is needed.
     """
 
     number: int
@@ -315,12 +310,11 @@ class XidError:
 class Driver:
     """NVIDIA's driver as the kernel, NVML and libcuda report it, and the time that NVML took to start.
 
-    `version` is NVML's, or the kernel module's if NVML gives none. `cuda_version` is the newest CUDA that the driver
-    supports. `libcuda_version` is that of the loaded libcuda. `nvml_code` and `cuinit_code` are the return codes of
-    nvmlInit and cuInit, 0 for success. `nvml_start_s` is the time of loading NVML and of nvmlInit. `xids` are the GPUs'
-    errors in the kernel log, and `sxids` those of NVSwitches. Both are None if the log could not be read or there is no
-    NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address.
-    `nvlink_failures` are the log's other lines about failed NVLinks.
+    `version` is from NVML, or from the kernel module if NVML has none. `cuda_version` is the newest CUDA that the
+    driver supports. `nvml_code` and `cuinit_code` are the return codes of nvmlInit and cuInit, 0 for success.
+    `nvml_start_s` is the time to load NVML and to call nvmlInit. `xids` are the GPUs' errors in the kernel log, and
+    `sxids` those of NVSwitches. Both are None if the log could not be read or there is no NVIDIA GPU. `not_started` has
+    the log's reason for each GPU that the driver could not start, by PCI address. `nvlink_failures` are other lines.
     """
 
     version: str | None = None
@@ -350,7 +344,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All values that were read. `unknown` maps the JSON Pointer of a missing value, below `facts`, to the reason."""
+    """All values that were read. `unknown` has the reason for each missing value, by its JSON Pointer below `facts`."""
 
     host: Host | None = None
     python: Python | None = None
@@ -363,5 +357,4 @@ class Facts:
 
     @property
     def xids(self) -> tuple[XidError, ...] | None:
-        """Return the Xid errors in the kernel log, or None if they are unknown."""
         return None if self.driver is None else self.driver.xids

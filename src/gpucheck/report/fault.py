@@ -8,20 +8,20 @@ from typing import Any, Literal
 from gpucheck.messages import BY_ID, FIX
 from gpucheck.report.finding import Finding
 
-# `device`: it failed; `memory`: it ran out, here or on the host; `error`: anything else, while the device works.
+# `device`: the device failed. `memory`: memory ran out, here or on the host. `error`: any other error.
 FaultKind = Literal["device", "memory", "error"]
 DEVICE_ERROR = "device.error"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Interrupted work.
+    """An error that interrupted work.
 
-    `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised (empty: a
-    process ended without one) and `text` its message; `cause` is the matching row of `messages.CAUSES`, or None if the
-    error is unknown. `poisons` means that the process cannot use the device any more. `fresh` is the result of a small
-    kernel in a fresh process: `works`, the reason why it failed, or None if it was not run. `silent_s` is how long the
-    device did not answer, if that is the fault.
+    `where` is the command (`bench matmul`), and `step` its step. `error` is the exception's class, empty if a process
+    ended without an exception, and `text` the exception's message. `cause` is the matching row of `messages.CAUSES`;
+    None if the error is unknown. `poisons` means that the process cannot use the device any more. `fresh` is the result
+    of a small kernel in a fresh process: `works`, or the reason why it failed; None if no kernel was run. `silent_s` is
+    the time without an answer, for a device that does not answer.
     """
 
     kind: FaultKind
@@ -51,7 +51,7 @@ def first_line_of(error: object) -> str:
 
 
 def in_words(fault: Fault) -> str:
-    """Return the event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
+    """Return the fault as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
     device = fault.device or "the device"
     if fault.silent_s is not None:
         return f"{device}: no answer for {fault.silent_s:.0f} s in {fault.where}"
@@ -60,18 +60,18 @@ def in_words(fault: Fault) -> str:
 
 def _cause(fault: Fault) -> str:
     cause = BY_ID.get(fault.cause or "")
-    # If the call itself may be at fault, the error's own text says more.
+    # If the call itself may be wrong, the error's own text is more precise.
     if cause is not None and cause.whose not in ("program", "library"):
         return cause.title
     return first_line(fault.text) or fault.error
 
 
 def judge(fault: Fault) -> Finding:
-    """Return the one finding about a fault: a failure of the device, a lack of memory, or an error of gpucheck."""
+    """Return the finding about a fault: a failure of the device, a lack of memory, or an error of gpucheck."""
     line = first_line(fault.text)
-    is_said = fault.kind == "device" and line == _cause(fault)  # the title has this text already
+    is_in_title = fault.kind == "device" and line == _cause(fault)
     during = f" (during {fault.step})" if fault.step else ""
-    message = ": ".join(part for part in (fault.error, "" if is_said else line) if part) + during
+    message = ": ".join(part for part in (fault.error, "" if is_in_title else line) if part) + during
     evidence: dict[str, Any] = {
         "device": fault.device,
         "where": fault.where,
@@ -84,7 +84,7 @@ def judge(fault: Fault) -> Finding:
         "silent_s": fault.silent_s,
     }
     option = f" --device {fault.device}" if fault.device else ""
-    # A benchmark's ids begin with its name; other commands have no such name.
+    # A benchmark's IDs begin with its name.
     group, _, name = fault.where.partition(" ")
     benchmark = name if group == "bench" and name != "all" else ""
     if fault.kind == "error":
@@ -94,22 +94,21 @@ def judge(fault: Fault) -> Finding:
     if fault.kind == "memory":
         is_host = fault.cause in ("oom.cpu", "oom.host")
         title = f"memory ran out on {'the host' if is_host else fault.device or 'the device'} in {fault.where}"
-        fix = f"{FIX['memory held']} shows which processes use memory; then run again"
-        if is_host:
-            fix = f"`gpucheck memory{option}` shows who holds it; run this again when there is more"
+        used = f"{FIX['memory held']} shows which processes use memory"
+        fix = f"{'gpucheck memory --device cpu shows the free memory' if is_host else used}; then run again"
         return Finding(f"{benchmark or 'device'}.memory", "inconclusive", title, message, evidence, fix=fix)
     if fault.silent_s is not None:
         message = f"a call did not return{during}"
     if fault.fresh == "works":
-        message += "; a fresh process can use it"
+        message += "; a kernel in a fresh process works"
     elif fault.fresh is not None:
-        message += f"; it failed in a fresh process too: {fault.fresh}"
+        message += f"; a kernel in a fresh process failed too: {fault.fresh}"
     fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
     fix = fix or f"gpucheck smoke{option}; sudo dmesg | grep -i xid shows the driver's messages"
     return Finding(DEVICE_ERROR, "fail", in_words(fault), message, evidence, fix=fix)
 
 
 def not_run(name: str, what: str, fault: Fault) -> Finding:
-    """Return findings for the work that an earlier fault prevented, on a device or on all devices."""
+    """Return the finding for work that an earlier fault prevented."""
     evidence = {"device": fault.device, "cause": fault.cause}
     return Finding(f"{name}.skipped", "skip", f"{what} was not measured", in_words(fault), evidence)

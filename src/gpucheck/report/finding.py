@@ -1,4 +1,4 @@
-"""Findings: the judges' results, each with a verdict, the evidence and the fix."""
+"""Findings: the results of the judges. A finding has a verdict, the evidence and the fix."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
 # Verdicts that need action.
 NEEDS_ACTION = WORST_FIRST[:3]
-
-
 # The role of a finding on a benchmark's page. `verifies` checks that results are right. `finds_wrong` appears only if a
 # result is wrong or was not compared. `advises` suggests an action.
 Role = Literal["", "verifies", "finds_wrong", "advises"]
@@ -23,7 +21,7 @@ Role = Literal["", "verifies", "finds_wrong", "advises"]
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """The page of a finding's ID: its command, its check, its meaning if it fails, and the fix."""
+    """The page of a finding's ID: the check (`title`), the meaning of a failure, the fix (`then`), and the command."""
 
     id: str
     title: str
@@ -34,14 +32,13 @@ class Id:
 
 
 def ids_of(command: str, *ids: Id) -> tuple[Id, ...]:
-    """Return the IDs of a command's findings, with the command filled in."""
     return tuple(replace(row, command=command) for row in ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `id` is dotted and never changes its meaning. `fix` is the next command to type, or None. `device`
-    is torch's name for the device that the finding is about, or None for no device or several."""
+    """One finding. `id` is dotted and never changes its meaning. `fix` is the next step, or None. `device` is torch's
+    name for the device, or None if the finding is about no device or several."""
 
     id: str
     verdict: Verdict
@@ -58,7 +55,7 @@ class Finding:
 
 
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
-    """Return the finding for an error of gpucheck that does not end the command. Its exit status sets the verdict."""
+    """Return the finding for an error that does not end the command. The error's exit status sets the verdict."""
     verdicts: dict[int, Verdict] = {errors.FAILED: "fail", errors.USAGE: "fail", errors.UNDECIDED: "inconclusive"}
     verdict = verdicts.get(error.exit_code, "skip")
     return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)

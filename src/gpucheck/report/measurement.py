@@ -1,4 +1,4 @@
-"""Measurements: raw samples, and the statistics derived from them."""
+"""Measurements: raw samples, and the statistics derived from the samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeviceRef:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The samples of one process. A sample is a whole timed window: the time per call is sample / calls_per_sample."""
+    """The samples of one process. A sample is the time of a window with `calls_per_sample` calls."""
 
     started: str
     calls_per_sample: int
@@ -27,7 +27,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TimeStats:
-    """Time per call. `p05`/`p95` are None below 20 samples, the interval of the median is None below 6."""
+    """The time per call. `p05` and `p95` are None below 20 samples, and the interval of the median is None below 6."""
 
     median: float
     n: int
@@ -51,8 +51,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """torch's four figures on the device. They are None on a CPU, where torch keeps none and the resident set is given.
-    `source` says which allocator or which system interface they come from."""
+    """torch's four memory figures on the device. On a CPU they are None, and the resident set is known instead.
+    `source` is the allocator or the system interface that reported the figures."""
 
     memory_allocated_bytes: int | None = None
     max_memory_allocated_bytes: int | None = None
@@ -65,9 +65,9 @@ class MemoryFigures:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The method of a measurement, which a comparison must match. `clock` is `device events` or `host`, and `cache` is
-    warm or cold. `launch` says how the calls were launched: `held` (the stream was
-    blocked until all calls of a window were enqueued), `unheld`, `graph` (a CUDA graph) or `host` (no stream)."""
+    """The method of a measurement. `clock` is `device events` or `host`, and `cache` is warm or cold. `launch` is the
+    way to launch calls: `held` (the stream was blocked until all calls of a window were enqueued), `unheld`, `graph` (a
+    CUDA graph) or `host` (no stream)."""
 
     clock: str
     launch: str

@@ -21,7 +21,7 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 
 SCHEMA = "gpucheck.report/1"
-# The reason why work is incomplete if the time budget ended first, and the notice that says so.
+# The reason for incomplete work if the time budget ended first, and the notice about this.
 LATE = "out of time"
 OUT_OF_TIME = f"{LATE}: this is the report so far"
 
@@ -37,9 +37,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a command's work on one device, or on several at once (None). `ended` is None while the part runs, and
-    stays None if the part was cut off. `ended` is empty if the part did all of the requested work, else it has the
-    reason: `time`, `memory`, `fault` or `error`."""
+    """A part of a command's work on a device; `device` is None for several at once. `ended` is None while the part runs
+    and after it was cut off, and empty if all work was done; else `time`, `memory`, `fault` or `error`."""
 
     id: str
     device: str | None = None
@@ -49,9 +48,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The document of one command: what was read and measured, and the verdict. `parts` are the planned and begun
-    parts, `skips` the work that was left out, and `faults` the faults that interrupted it. A benchmark's `findings` and
-    `results` can be derived from these, the facts and the measurements again at any time."""
+    """The document of one command. `parts` are the planned and begun parts, `skips` the work that was left out, and
+    `faults` the faults that interrupted the work. A judge can derive a benchmark's `findings` and `results` again."""
 
     schema: str
     gpucheck: str
@@ -89,11 +87,10 @@ class Report:
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """Return the document with a judge's findings. `code` is an exit status from outside the findings.
-        An incomplete document is never a pass, because the missing work may have failed."""
-        if code is None and not self.summary.complete:
-            code = errors.UNDECIDED
-        asked = exit_code(judgement.findings, strict=strict)
-        settled = asked if code is None else settle((asked, code))
+        An incomplete document is never a pass, because the missing work might have failed."""
+        if code is None:
+            code = errors.OK if self.summary.complete else errors.UNDECIDED
+        settled = settle((exit_code(judgement.findings, strict=strict), code))
         return replace(
             self,
             findings=judgement.findings,
@@ -104,13 +101,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The result of a document: its findings in order, and the answers derived from its rows."""
+    """The findings of a document in order, and the answers derived from its rows."""
 
     findings: tuple[Finding, ...]
     results: dict[str, Any] = field(default_factory=dict)
 
 
-# The judge is pure. It is called with the document so far, any number of times, and the last judgement counts.
+# A judge is pure. It may be called several times with the document so far, and the last judgement counts.
 Judge = Callable[[Report], Judgement]
 
 
@@ -118,16 +115,16 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """Return the summary's verdict: the worst of the findings, but not better than the exit status."""
     worst: Verdict = min((finding.verdict for finding in findings), key=WORST_FIRST.index, default="pass")
     if code == errors.OK:
-        # The whole is still a pass if some checks were skipped while others passed, or if a finding is only a remark.
+        # The summary is a pass if some checks passed and others were skipped, or if a finding is only a remark.
         return "pass" if worst in ("skip", "info") else worst
     # Work that was cut off has not failed: its verdict is unknown.
     unknown = (errors.UNDECIDED, errors.INTERRUPTED, errors.TERMINATED)
-    least: Verdict = "skip" if code == errors.COULD_NOT_LOOK else "inconclusive" if code in unknown else "fail"
-    return min((worst, least), key=WORST_FIRST.index)
+    of_code: Verdict = "skip" if code == errors.COULD_NOT_LOOK else "inconclusive" if code in unknown else "fail"
+    return min((worst, of_code), key=WORST_FIRST.index)
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
-    """Return the exit status of the findings: 3 if every check was skipped, but 4 if one of them had no time left."""
+    """Return the exit status of the findings. If all checks were skipped: 4 if one of them had no time left, else 3."""
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
         return errors.FAILED
@@ -139,7 +136,7 @@ def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
 
 
 def is_late(finding: Finding) -> bool:
-    """Return whether the finding reports work that was left out because there was no time for it."""
+    """Return whether the finding reports work that was left out for lack of time."""
     return finding.verdict == "skip" and finding.id.endswith(".time")
 
 
@@ -160,8 +157,8 @@ class Collector:
     faults: list[Fault] = field(default_factory=list)
     skips: list[Finding] = field(default_factory=list)
     parts: dict[tuple[str, str | None], Part] = field(default_factory=dict)
-    # Every event that becomes a finding without a judge, in the order of the events.
-    _said: list[Finding] = field(default_factory=list)
+    # The findings of a report without a judge, in the order of the events.
+    _in_order: list[Finding] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -173,26 +170,26 @@ class Collector:
                 self.parts |= {(id, device): Part(id, device) for id in ids for device in devices}
             case events.Began(id, device):
                 self.parts[id, device] = Part(id, device, begun=True)
-            case events.Finished(ended, device, why):  # and all parts inside it
+            case events.Finished(id, device, why):  # also ends all parts inside this part
                 for key, part in self.parts.items():
                     is_open = part.device == device and part.begun and part.ended is None
-                    if is_open and f"{part.id}.".startswith(f"{ended}."):
+                    if is_open and f"{part.id}.".startswith(f"{id}."):
                         self.parts[key] = replace(part, ended=why)
             case events.Measured(measurement):
                 self.measurements.append(measurement)
             case events.Skipped(finding):
                 self.skips.append(finding)
-                self._said.append(finding)
+                self._in_order.append(finding)
             case events.Judged(finding):
                 self.findings.append(finding)
-                self._said.append(finding)
+                self._in_order.append(finding)
             case events.Answered(name, value):
                 self.results[name] = value
             case events.Notice(text):
                 self.notices.append(text)
             case events.Failed(fault, finding):
                 self.faults.append(fault)
-                self._said.append(finding or fault_finding(fault))
+                self._in_order.append(finding or fault_finding(fault))
 
     def report(
         self,
@@ -229,7 +226,7 @@ class Collector:
             skips=tuple(self.skips),
         )
         if judge is None:
-            judgement = Judgement(tuple(self._said or self.findings))
+            judgement = Judgement(tuple(self._in_order or self.findings))
         else:
             judgement = judge(whole)
             judgement = replace(judgement, findings=(*judgement.findings, *self.findings))
@@ -237,7 +234,7 @@ class Collector:
 
 
 def _with(facts: Facts, opened: Device) -> Facts:
-    """Return the facts with torch's values for a device that it opened, if no other source had these values."""
+    """Return the facts with torch's values for an opened device. Known values are kept."""
     known = next((device for device in facts.devices if device.id == opened.id), None)
     if known is None:
         return replace(facts, devices=(*facts.devices, opened))
@@ -247,12 +244,12 @@ def _with(facts: Facts, opened: Device) -> Facts:
 
 
 def document(report: Report) -> str:
-    """Return the report as its JSON document and a newline. Non-finite numbers are null, as the schema says."""
+    """Return the report as its JSON document and a newline. Non-finite numbers are null, as in the schema."""
     return json.dumps(to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def events_of(document: Report) -> Iterator[Event]:
-    """Yield the events that make up a document, except its judgement, to replay an earlier run."""
+    """Yield the events of a document, except its judgement, to replay an earlier run."""
     yield events.Started(document.facts)
     for part in document.parts:
         if part.device is not None:
@@ -264,16 +261,16 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Answered(name, value) for name, value in document.results.items())
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
-    # The ends of parts come last, as in the run itself: writing and judging at the end of a part needs its rows.
+    # The ends of parts come last, as in the run itself, because writing and judging at a part's end needs its rows.
     ended = [part for part in reversed(document.parts) if part.ended is not None]
     yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)
 
 
 # -- findings without repetition ---------------------------------------------------------------------------------------
 
-_CARD = r"(?:cuda:\d+|NVML \d+)"
-_OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
-_OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
+_GPU = r"(?:cuda:\d+|NVML \d+)"
+_OF_GPUS = re.compile(rf"({_GPU}(?:(?:, | to ){_GPU})*): (.+)", re.DOTALL)
+_OF_OTHER_GPUS = re.compile(rf"; {_GPU}(?:, | to |: )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,26 +294,26 @@ class FindingGroup:
         devices = ", ".join(self.devices)
         alike = len({message for _, message in self.messages}) == 1
         message = self.messages[0][1] if alike else self.message
-        # A single finding may say the same of several GPUs.
-        if not devices and (shared := _OF_CARDS.fullmatch(message)) and not _OF_OTHERS.search(shared[2]):
+        # A single finding may have one text for several GPUs.
+        if not devices and (shared := _OF_GPUS.fullmatch(message)) and not _OF_OTHER_GPUS.search(shared[2]):
             devices, message = shared[1], shared[2]
         return f"{f'{devices}  ' if devices else ''}{self.title}{f': {message}' if message else ''}"
 
 
-def grouped(found: Sequence[Finding]) -> list[FindingGroup]:
-    """Return the findings in groups, in order. GPUs with the same finding share a group. Others have their own."""
+def grouped(findings: Sequence[Finding]) -> list[FindingGroup]:
+    """Return the findings in groups, in order. GPUs with the same finding share a group."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
-    for number, finding in enumerate(found):
-        title, own = finding.title, f"{finding.device}: "
+    for number, finding in enumerate(findings):
+        title, prefix = finding.title, f"{finding.device}: "
         key = "" if name_in(finding) else str(number)
-        if key and title.startswith(own):
-            title, key = title.removeprefix(own), f"{finding.message} "
+        if key and title.startswith(prefix):
+            title, key = title.removeprefix(prefix), f"{finding.message} "
         groups.setdefault((finding.id, finding.verdict, title, key), []).append(finding)
     return [_group(members, title) for (_, _, title, _), members in groups.items()]
 
 
 def name_in(finding: Finding) -> str:
-    """Return the name of the finding's GPU, with which its message begins, or an empty text if it is not about one."""
+    """Return the GPU's name at the start of the finding's message; empty if the finding is not about a GPU."""
     if "nvml_index" not in finding.evidence:
         return ""
     if not finding.message:
@@ -338,11 +335,11 @@ def _group(members: list[Finding], title: str) -> FindingGroup:
 
 
 def joined_messages(pairs: Sequence[tuple[str, str]]) -> str:
-    """Return each text once, after all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
-    by_words: dict[str, list[str]] = {}
-    for name, words in pairs:
-        by_words.setdefault(words, []).append(name)
-    return "; ".join(f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items())
+    """Return each text once, after all of its names: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in pairs:
+        by_text.setdefault(text, []).append(name)
+    return "; ".join(f"{', '.join(in_short(names))}: {text}" if names[0] else text for text, names in by_text.items())
 
 
 def in_short(names: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The answer of a smoke check."""
+"""The results of a smoke check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpucheck.machine.accel import Accel
 
 @dataclass(frozen=True, slots=True)
 class PassedCheck:
-    """A check that passed, and what it measured. `doubt` makes it a warning with the fix `fix`."""
+    """A check that passed. `doubt` makes the finding a warning with the fix `fix`."""
 
     message: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class PassedCheck:
 
 
 class WrongResult(Exception):
-    """A result differs from the right one; `evidence` holds both."""
+    """A result differs from the expected result. `evidence` has both."""
 
     def __init__(self, message: str, /, fix: str | None = None, **evidence: Any) -> None:
         super().__init__(message)
@@ -31,17 +31,17 @@ class WrongResult(Exception):
 
 
 class Unavailable(Exception):
-    """The check cannot be made here, for the reason given: a skip."""
+    """The check cannot run here and is skipped. The message is the reason."""
 
 
 def expect(holds: bool, message: str, /, **evidence: Any) -> None:
-    """Raise WrongResult unless `holds`. (`assert` would be gone under `python -O`.)"""
+    """Raise WrongResult unless `holds`. (`python -O` would remove an `assert`.)"""
     if not holds:
         raise WrongResult(message, **evidence)
 
 
 def without_own_memory(accel: Accel) -> str | None:
-    """Return the reason for a skip, or None if the device's memory can run out without harm to the system."""
+    """Return the reason for a skip; None if the device's memory can run out without harm to the system."""
     if accel.is_cpu:
         return None
     machine = host.read()

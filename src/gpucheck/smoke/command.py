@@ -1,7 +1,7 @@
-"""The command `gpucheck smoke`: check that everything a training job relies on works here.
+"""The command `gpucheck smoke`: check everything that a training job needs.
 
 A check is a row of `options.CHECKS` and a function that returns PassedCheck, or raises WrongResult or Unavailable. Any
-other exception becomes the finding of the check.
+other exception is a failure of the check.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from gpucheck.smoke.check import Unavailable, WrongResult
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 USABLE_ID = "device.usable"
-# All checks take about 20 s on two cores without a GPU. A machine ten times as slow still finishes within this time.
+# All checks take about 20 s on two cores without a GPU, and finish within this time on a machine ten times as slow.
 DEFAULT_BUDGET_S = 300.0
-# The time of the longest check on a busy machine. No check begins later than this before the command must end.
+# The time of the longest check on a busy machine. No check begins in this time before the command must end.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 COMMAND = "smoke"
 
 
 def command(options: SmokeOptions, emit: Emit) -> None:
-    """Run the selected checks on each device and judge each check. Raises UsageError for a prefix that matches nothing,
-    and CannotLook if the named device is not present."""
+    """Run the selected checks on each device. Raises UsageError for a prefix that matches no check, and CannotLook."""
     began_s, budget_s = time.monotonic(), options.time_budget_s or DEFAULT_BUDGET_S
     deadline = min(began_s + budget_s, watchdog.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
     ids = options.selected
@@ -51,11 +50,11 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     for finding in _required(options.require, options.min_devices, facts):
         emit(Judged(finding))
     chosen = _chosen(options.device, facts, emit)
-    for place, device_id in enumerate(chosen):
+    for index, device_id in enumerate(chosen):
         now = time.monotonic()
-        if _check(device_id, checks, facts, emit, now + (deadline - now) / (len(chosen) - place)) is not None:
-            # A lost device may leave errors in this process that fail the checks of the next one.
-            for other in chosen[place + 1 :]:
+        if _check(device_id, checks, facts, emit, now + (deadline - now) / (len(chosen) - index)) is not None:
+            # A lost device may leave errors in this process, which would fail the checks of the next device.
+            for other in chosen[index + 1 :]:
                 title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
                 emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))
             return
@@ -89,7 +88,7 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
     driver = facts.driver
-    # If libcuda hangs, torch would hang in this process too, with no way to end the wait.
+    # If libcuda hangs, torch would hang in this process too, and nothing could end this wait.
     is_hung = driver is not None and driver.cuinit_code is None and driver.is_hung
     kind = None if is_hung else devices.default_accelerator()
     usable = choose.UsableDevices(kind, devices.device_count(kind) if kind else 0, torch.version.hip is not None)
@@ -97,11 +96,11 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
 
 
 def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
-    """Return the devices to check. If torch cannot use one that is present, emit the failed check and return none."""
+    """Return the devices to check; none, after the failed check, if torch cannot use a device that is present."""
     try:
         chosen = choose.choose(requested, facts)
     except CannotLook as error:
-        # A named device that is not in this machine is not a finding about the machine (exit 3).
+        # A named device that this machine does not have is an error (exit 3), not a finding.
         if not _present_but_unusable(requested, facts):
             raise
         emit(Judged(unusable(error)))
@@ -119,7 +118,7 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
 
 
 def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
-    """Return the failed check `device.usable`: an accelerator is present and torch cannot use it."""
+    """Return the failed check `device.usable`: torch cannot use an accelerator that is present."""
     fix = error.fix if "--device cpu" in error.fix else "gpucheck doctor, or use the CPU with --device cpu"
     return Finding(USABLE_ID, verdict, error.what, error.why, fix=fix)
 
@@ -127,8 +126,8 @@ def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
 def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
     """Run each check and emit its finding. Return the fault if the device failed during a check, else None.
 
-    Once the device no longer works, the remaining checks are skipped. Checks that have not begun at `deadline` (of
-    `time.monotonic`) are skipped too, but the first of these is inconclusive, and so is the command.
+    Once the device no longer works, the remaining checks are skipped. At `deadline` (by `time.monotonic`), the next
+    check is inconclusive, and the checks after it are skipped.
     """
     why_not: str | None = None
     fault: Fault | None = None
@@ -149,7 +148,7 @@ def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = 
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := accel.why_broken()) and not messages.is_of_memory(reason):
             why_not = f"device unusable: {check.id} failed: {reason}"
-            # The text is the check's error, else the device's later error.
+            # The text of the check's error, else of the device's later error.
             text, error = finding.evidence.get("text", reason), finding.evidence.get("type", "RuntimeError")
             fault = Fault("device", COMMAND, accel.id, error, text, check.title)
             if (cause := messages.cause_of(text)) is not None:
@@ -164,15 +163,15 @@ def loaded(function: str | Callable[[Accel], Any]) -> Callable[[Accel], Any]:
 
 
 def run_one(check: Check, accel: Accel) -> Finding:
-    """Return the finding of a check. The random state is restored; warnings are kept in the evidence."""
+    """Return the finding of a check, with its warnings in the evidence. The random state is restored."""
     if check.need is not None and (reason := loaded(check.need)(accel)):
         return Finding(check.id, "skip", check.title, reason, device=accel.id)
     start = time.monotonic()
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         verdict, message, evidence, fix = _outcome(check, accel)
     evidence = {**evidence, "elapsed_s": time.monotonic() - start}
-    if texts := list(dict.fromkeys(first_line_of(warning.message) for warning in heard)):
+    if texts := list(dict.fromkeys(first_line_of(warning.message) for warning in caught)):
         evidence["warnings"] = texts
     return Finding(check.id, verdict, check.title, message, evidence, fix, accel.id)
 
@@ -186,7 +185,7 @@ def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], 
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except WrongResult as wrong:
-        # The check's own fix is for a GPU, which can be taken out of use. It does not apply to a CPU.
+        # The fix in the table is for a GPU, which can be taken out of use, and does not apply to a CPU.
         return "fail", str(wrong), wrong.evidence, wrong.fix or (None if accel.is_cpu else check.then)
     except Exception as error:  # noqa: BLE001 - torch and its driver are under test, so any error is the finding
         device_lifetime.record_error(error, accel.id)
@@ -197,7 +196,7 @@ def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], 
         message = f"{type(error).__name__}: {first_line_of(error)}"
         if cause is None or cause.whose != "memory":
             return "fail", message, evidence, None
-        # The checks need little memory. If it runs out, other processes hold it, and the device is not at fault.
+        # The checks need little memory. If memory runs out, other processes hold it, and the device is not at fault.
         fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
         return "inconclusive", message, evidence, cause.fix if cause.id == "oom.host" else fix
     return "warn" if passed.doubt else "pass", passed.message, passed.evidence, passed.fix

@@ -1,5 +1,5 @@
 """Check that data reaches the device unchanged and complete: round trips, pinned and non-blocking copies, a DataLoader.
-Also check that an out-of-memory error can be caught, and that it leaves no memory allocated."""
+Check that an out-of-memory error can be caught and leaves no memory allocated."""
 
 from __future__ import annotations
 
@@ -35,27 +35,26 @@ BatchItems = dict[str, list[int]]
 
 
 def pattern(sample: int) -> torch.Tensor:
-    """Return index xor sample number: every element differs from its neighbours and from the previous sample."""
+    """Return index xor sample number, so that every element differs from its neighbours and from the last sample."""
     return torch.arange(COPY_ELEMENTS, dtype=torch.int32) ^ sample
 
 
 def without_pinning(accel: Accel) -> str | None:
-    """Return the reason for a skip, or None if the device can copy from pinned memory."""
+    """Return the reason for a skip; None if the device can copy from pinned memory."""
     return None if accel.can_pin else f"not on {accel.kind}: no pinned memory in torch"
 
 
 def pinned(accel: Accel) -> PassedCheck:
     """Check that non-blocking copies from and to pinned memory are right after a synchronization."""
-    return _apart(accel, "pinned") if has_context(accel) else _pinned(accel)
+    return _in_child(accel, "pinned") if has_context(accel) else _pinned(accel)
 
 
 def _pinned(accel: Accel) -> PassedCheck:
-    host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
-    expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    expect(
-        device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned"
-    )
-    return _copies(accel, host, home)
+    host, back = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
+    expect(host.is_pinned() and back.is_pinned(), "pin_memory=True returned memory that is not pinned")
+    is_pinned = device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned()
+    expect(is_pinned, "pin_memory() returned memory that is not pinned")
+    return _copies(accel, host, back)
 
 
 def non_blocking(accel: Accel) -> PassedCheck:
@@ -68,15 +67,14 @@ def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> PassedCheck
     for sample in range(SAMPLES):
         wanted = pattern(sample)
         host.copy_(wanted)
-        moved.fill_(-1)  # poison, so that missing copies show
+        moved.fill_(-1)  # so that a missing copy is detected
         back.fill_(-1)
         accel.synchronize()
         moved.copy_(host, non_blocking=True)
         accel.synchronize()
         # The device compares, so that an error of the copy back cannot hide or cause a difference.
-        _expect_none(
-            moved != wanted.to(accel.device), f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample
-        )
+        differ = moved != wanted.to(accel.device)
+        _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         back.copy_(moved, non_blocking=True)
         accel.synchronize()
         _expect_none(back != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
@@ -84,7 +82,7 @@ def _copies(accel: Accel, host: torch.Tensor, back: torch.Tensor) -> PassedCheck
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
-    """Raise WrongResult if any element of `differ` is true, with their number and `what`."""
+    """Raise WrongResult, with the count and `what`, if any element of `differ` is true."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {what}", **evidence)
@@ -92,13 +90,13 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Torch aborts the process when it frees pinned memory of a lost device. A DataLoader's pinning thread frees some too.
+# Torch aborts the process when it frees pinned memory of a lost device, as a DataLoader's pinning thread does.
 
-# The time to load torch and open the device, plus one timeout of the DataLoader for a batch that never arrives.
+# The time to load torch and open the device, plus a timeout of the DataLoader for a batch that never arrives.
 CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
-def _apart(accel: Accel, check: str) -> PassedCheck:
+def _in_child(accel: Accel, check: str) -> PassedCheck:
     """Run a check of this module in a child. Raises the check's error, and WrongResult for a child without a result."""
     output = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
     answer = output.merged
@@ -114,14 +112,14 @@ def _apart(accel: Accel, check: str) -> PassedCheck:
 
 
 def main() -> int:
-    """Run a check and answer in a line of JSON. The arguments are the names of the device and the check."""
+    """Run a check and print its result as a line of JSON. The arguments are the names of the device and the check."""
     say = claim_stdout()
     try:
         accel = open_device(sys.argv[1])
         accel.make_current()
-        made = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](accel)
+        passed = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](accel)
         device_lifetime.settle(accel)
-        say({"passed": to_json(made)})
+        say({"passed": to_json(passed)})
     except CannotLook as error:
         say({"error": error.why})
     except WrongResult as wrong:
@@ -135,7 +133,7 @@ def main() -> int:
 # -- DataLoader --------------------------------------------------------------------------------------------------------
 
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
-# Workers that import torch again (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
+# Workers that import torch again (spawn, forkserver) take seconds. A worker that hangs must not hang the check.
 LOADER_TIMEOUT_S = 30
 # The shared memory that batches in flight may need, rounded up: workers × prefetched batches × bytes.
 SHM_NEEDED = 8 * MIB
@@ -146,7 +144,7 @@ SHM = "/dev/shm"
 
 
 class NumberedItems(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
-    """Items with their number, the worker that made them, and data that follows from the number."""
+    """Items with their number, the worker that made them, and data derived from the number."""
 
     def __len__(self) -> int:
         return ITEMS
@@ -157,7 +155,7 @@ class NumberedItems(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch coun
 
 
 def shared_memory() -> tuple[int, int] | None:
-    """Return total and free bytes of the shared memory that workers pass batches through; None without /dev/shm."""
+    """Return total and free bytes of the shared memory for batches; None without /dev/shm."""
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(SHM)
         return usage.total, usage.free
@@ -165,8 +163,8 @@ def shared_memory() -> tuple[int, int] | None:
 
 
 def data_loader(accel: Accel) -> PassedCheck:
-    """Check that a DataLoader with workers and pinned memory delivers every item once, in order, and whole."""
-    return _apart(accel, "data_loader") if has_context(accel) else _data_loader(accel)
+    """Check that a DataLoader with workers and pinned memory delivers every item once, complete and in order."""
+    return _in_child(accel, "data_loader") if has_context(accel) else _data_loader(accel)
 
 
 def _data_loader(accel: Accel) -> PassedCheck:
@@ -190,10 +188,10 @@ def _data_loader(accel: Accel) -> PassedCheck:
 
 
 def _in_a_thread(work: Callable[[], list[BatchItems]], accel: Accel) -> list[BatchItems]:
-    """Do the work in a thread and return its result or raise its error. `accel` is torch's current device there.
+    """Do the work in a thread, in which `accel` is torch's current device, and return its result or raise its error.
 
-    Signal handlers, also torch's for a worker that died, raise only in the main thread. An error raised during a fork
-    is lost, and one raised during a queue's `put` leaves the queue locked: a main thread that did the work hung there.
+    Signal handlers, such as torch's for a worker that died, raise only in the main thread. An error that is raised
+    during a fork is lost, and an error during a queue's `put` leaves the queue locked, so a main thread would hang.
     """
     done: Future[list[BatchItems]] = Future()
 
@@ -226,15 +224,15 @@ def _batches(accel: Accel, pin: bool) -> Iterator[BatchItems]:
 
 # -- tensors move without losing a bit ---------------------------------------------------------------------------------
 
-# This size covers every vector width of a copy kernel and its remainder. A copy takes microseconds.
+# This size covers every vector width of a copy kernel. A copy takes microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# Training relies on these dtypes, so a device without one of them fails. Other dtypes are tried and reported.
+# Training needs these dtypes, so a device that lacks any of these fails. Other dtypes are tried and reported.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),
 )
 OTHERS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
-# A signalling NaN with a payload, and a negative quiet one, as bit patterns (IEEE 754): arithmetic would change them.
+# A signalling NaN with a payload, and a negative quiet NaN, as bits (IEEE 754). Arithmetic would change these bits.
 NAN_PATTERNS = {
     torch.float16: (torch.int16, (0x7D55, -0x0155)),
     torch.bfloat16: (torch.int16, (0x7FA5, -0x0035)),
@@ -253,7 +251,7 @@ def usable(accel: Accel) -> PassedCheck:
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:
-    """Return fixed pseudo-random bits as a 1-d tensor on the CPU, with NaNs that have payloads."""
+    """Return fixed pseudo-random bits as a 1-d tensor on the CPU, and NaNs with payloads."""
     generator = torch.Generator().manual_seed(20240229)
     raw = torch.randint(0, 256, (PAYLOAD_BYTES,), dtype=torch.uint8, generator=generator)
     if dtype == torch.bool:
@@ -271,8 +269,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def round_trip(accel: Accel) -> PassedCheck:
-    """Check that each dtype goes to the device, is copied there, and comes back bit for bit."""
-    moved, not_taken = [], {}
+    """Check that tensors of each dtype return from the device unchanged, after a copy on the device."""
+    moved, unsupported = [], {}
     for dtype in (*COMMON, *OTHERS):
         original = payload(dtype)
         try:
@@ -281,21 +279,20 @@ def round_trip(accel: Accel) -> PassedCheck:
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
-            not_taken[name_of(dtype)] = first_line_of(error)
+            unsupported[name_of(dtype)] = first_line_of(error)
             continue
         if not torch.equal(bits(original), bits(back)):
             differing = reference.counted(bits(original) != bits(back))
             changed = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
             raise WrongResult(f"{name_of(dtype)} came back with {changed}")
         moved.append(name_of(dtype))
-    untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
-    return PassedCheck(
-        f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
-    )
+    text = f"{len(moved)} dtypes bit for bit, NaN payloads too"
+    text += f", {len(unsupported)} unsupported on the device" if unsupported else ""
+    return PassedCheck(text, {"dtypes": moved, "not_taken": unsupported})
 
 
 def one_pebibyte(accel: Accel) -> PassedCheck:
-    """Check that an allocation of 1 PiB raises out-of-memory, keeps no memory, and that the device still works."""
+    """Check that an allocation of 1 PiB raises out-of-memory and leaves no memory allocated, and the device works."""
     before = _allocated(accel)
     try:
         torch.empty(PIB, dtype=torch.uint8, device=accel.device)
@@ -305,16 +302,16 @@ def one_pebibyte(accel: Accel) -> PassedCheck:
             raise WrongResult(f"raised {type(error).__name__}, not torch.OutOfMemoryError: {text}") from error
     else:
         raise WrongResult("an allocation of 1 PiB raised no error")
-    answer = float(torch.arange(1000.0, device=accel.device).sum())
-    expect(answer == 499500.0, f"after out-of-memory a sum is {answer}, not 499500", fix=FIX["wrong data"])
-    stayed = _allocated(accel) - before
-    expect(stayed <= 0, f"after out-of-memory {capacity(stayed)} more than before are allocated")
+    total = float(torch.arange(1000.0, device=accel.device).sum())
+    expect(total == 499500.0, f"after out-of-memory a sum is {total}, not 499500", fix=FIX["wrong data"])
+    grown = _allocated(accel) - before
+    expect(grown <= 0, f"after out-of-memory {capacity(grown)} more than before are allocated")
     return PassedCheck("raised out-of-memory; the device still works", {"error": text})
 
 
 def _allocated(accel: Accel) -> int:
-    """Return what torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
-    # Reference cycles of an earlier check are freed now, so that they are not freed between two readings.
+    """Return torch's allocated bytes once the device is idle; 0 on a CPU, where torch does not count."""
+    # Reference cycles of an earlier check must not be freed between two readings.
     gc.collect()
     accel.synchronize()
     return accel.memory().memory_allocated_bytes or 0

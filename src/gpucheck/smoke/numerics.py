@@ -18,7 +18,7 @@ from gpucheck.report.fault import first_line_of
 from gpucheck.smoke.check import PassedCheck, WrongResult, expect, name_of
 from gpucheck.work import precision, reference
 
-# M, K and N of two products: the first fills tensor-core tiles, the second fits no tile.
+# M, K and N of two products. The first fills tensor-core tiles, and the second fits no tile.
 SHAPES = ((128, 256, 192), (37, 101, 53))
 # cuDNN may pick Winograd's F(4×4, 3×3), whose largest error is 7 times that of a direct convolution (Lavin and Gray,
 # "Fast Algorithms for Convolutional Neural Networks", 2016, table 4).
@@ -32,12 +32,11 @@ def random(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def is_unsupported(error: Exception) -> bool:
-    text = str(error).lower()
     words = ("not implemented for", "not support", "not_supported", "unsupported")
-    return isinstance(error, (NotImplementedError, TypeError)) or any(word in text for word in words)
+    return isinstance(error, (NotImplementedError, TypeError)) or any(word in str(error).lower() for word in words)
 
 
-# float32 must work on every device, the other dtypes only if the device supports them.
+# float32 must work on every device. The other dtypes are skipped on a device without them.
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -63,7 +62,7 @@ def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
     image = random(IMAGE, 7).to(dtype)
     weight = random((CHANNELS_OUT, IMAGE[1], KERNEL, KERNEL), 8).to(dtype)
     result = functional.conv2d(image.to(device), weight.to(device)).cpu()
-    # Unfolding only picks elements, so going through float64 changes none.
+    # Unfolding only copies elements, so the conversion to float64 and back changes no element.
     patches = functional.unfold(image.double(), KERNEL).to(dtype)
     right = patches.transpose(0, 1).reshape(patches.shape[1], -1)
     rows = result.transpose(0, 1).reshape(CHANNELS_OUT, -1)
@@ -82,60 +81,59 @@ def judge(product: Product, dtype: torch.dtype, bound_of: str | None = None) -> 
 
 def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype], Iterator[Product]]) -> PassedCheck:
     shares: dict[str, float] = {}
-    not_taken = {}
+    unsupported = {}
     with precision.precision("ieee"):
         for dtype in DTYPES:
             try:
-                made = list(products(accel.device, dtype))
+                results = list(products(accel.device, dtype))
             except (RuntimeError, TypeError) as error:
                 if dtype == torch.float32 or not is_unsupported(error):
                     raise
-                not_taken[name_of(dtype)] = first_line_of(error)
+                unsupported[name_of(dtype)] = first_line_of(error)
                 continue
-            shares[name_of(dtype)] = max(judge(product, dtype) for product in made)
-    message = "within the bound of " + ", ".join(shares)
-    if not_taken:
-        message += f"; not supported here: {', '.join(not_taken)}"
-    return PassedCheck(message, {"error_over_bound": shares, "not_taken": not_taken})
+            shares[name_of(dtype)] = max(judge(product, dtype) for product in results)
+    without = f"; not supported here: {', '.join(unsupported)}" if unsupported else ""
+    evidence = {"error_over_bound": shares, "not_taken": unsupported}
+    return PassedCheck(f"within the bound of {', '.join(shares)}{without}", evidence)
 
 
 def _override_hint() -> str | None:
     overrides = [f"{name}={os.environ[name]}" for name in judging.OVERRIDES if name in os.environ]
-    return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
+    return f"unset {' and '.join(overrides)}, which overrides torch's settings" if overrides else None
 
 
 def matmul(accel: Accel) -> PassedCheck:
     """Check that products agree with float64, and that float32 in IEEE precision is really float32."""
     with precision.precision("ieee"):
-        real = precision.of_device(accel.device)
-    if real != "float32":
-        text = f"float32 products in IEEE precision were requested, torch computes {real}"
-        raise WrongResult(text, _override_hint(), precision_observed=real)
+        observed = precision.of_device(accel.device)
+    if observed != "float32":
+        text = f"float32 products in IEEE precision were requested, but torch computes {observed}"
+        raise WrongResult(text, _override_hint(), precision_observed=observed)
     passed = _in_every_dtype(accel, matrix_products)
-    return PassedCheck(passed.message, passed.evidence | {"precision_observed": real})
+    return PassedCheck(passed.message, passed.evidence | {"precision_observed": observed})
 
 
 def convolution(accel: Accel) -> PassedCheck:
-    """Check that convolutions agree with float64. Those of float32 use IEEE precision (cuDNN's default is TF32)."""
+    """Check that convolutions agree with float64, those of float32 in IEEE precision (cuDNN's default is TF32)."""
     return _in_every_dtype(accel, convolutions)
 
 
 def without_tf32(accel: Accel) -> str | None:
-    """Return the reason for a skip, or None if the device multiplies TF32 in hardware."""
+    """Return the reason for a skip; None if the device multiplies TF32 in hardware."""
     support = dtypes.support("tf32", accel)
     return None if support.kind == "native" else support.reason or f"whether {accel.name} has TF32 is unknown"
 
 
 def tf32(accel: Accel) -> PassedCheck:
-    """Check that products and convolutions stay within the bound of TF32 where that is allowed."""
+    """Check that products and convolutions stay within the bound of TF32, if TF32 is allowed."""
     with precision.precision("tf32"):
-        real = precision.of_device(accel.device)
-        text = f"TF32 products were requested, torch computes {real}"
-        expect(real in ("tf32", "float32"), text, precision_observed=real)
-        made = [*matrix_products(accel.device, torch.float32), *convolutions(accel.device, torch.float32)]
-    share = max(judge(product, torch.float32, "tf32") for product in made)
-    evidence = {"error_over_bound": share, "precision_observed": real}
-    if real == "float32":
+        observed = precision.of_device(accel.device)
+        text = f"TF32 products were requested, but torch computes {observed}"
+        expect(observed in ("tf32", "float32"), text, precision_observed=observed)
+        results = [*matrix_products(accel.device, torch.float32), *convolutions(accel.device, torch.float32)]
+    share = max(judge(product, torch.float32, "tf32") for product in results)
+    evidence = {"error_over_bound": share, "precision_observed": observed}
+    if observed == "float32":
         text = "TF32 was allowed, but products are still float32"
         return PassedCheck(text, evidence, doubt=True, fix=_override_hint())
     return PassedCheck("within the bound of TF32", evidence)
@@ -156,12 +154,12 @@ def autocast(accel: Accel) -> PassedCheck:
         with torch.autocast(kind, dtype=low):
             outputs = layer(inputs.to(accel.device))
             with torch.autocast(kind, enabled=False):
-                apart = layer(inputs.to(accel.device))
+                disabled = layer(inputs.to(accel.device))
             loss = functional.mse_loss(outputs, torch.zeros_like(outputs))
         after = layer(inputs.to(accel.device))
         loss.backward()
     expect(outputs.dtype == low, f"a product under autocast is {outputs.dtype}, not {low}")
-    expect(apart.dtype == torch.float32, f"autocast(enabled=False) gave {apart.dtype}")
+    expect(disabled.dtype == torch.float32, f"autocast(enabled=False) gave {disabled.dtype}")
     expect(after.dtype == torch.float32, f"after autocast a product is {after.dtype}")
     grad = layer.weight.grad
     expect(layer.weight.dtype == torch.float32, f"autocast changed the weights to {layer.weight.dtype}")
@@ -172,7 +170,7 @@ def autocast(accel: Accel) -> PassedCheck:
 
 
 SAMPLES, CLASSES = 16, 10
-# The learning rate is small enough that the loss certainly falls, and large enough that the step changes every weight.
+# With this learning rate, the loss certainly falls, and the step changes every weight.
 LEARNING_RATE = 0.05
 # The longest sum of the step: the first layer's weight gradient adds over samples and pixels.
 TERMS = SAMPLES * 6 * 6
@@ -181,12 +179,12 @@ STEP_BOUND = reference.SIGMAS * math.sqrt(TERMS) * 2.0**-23 * FAST_CONVOLUTION
 
 
 def _model() -> nn.Module:
-    # The activations are smooth. At the corner of a ReLU, the last bit of its input would decide the gradient.
+    # Smooth activations: at the corner of a ReLU, the last bit of the input would decide the gradient.
     layers = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32), nn.GELU(), nn.Linear(32, CLASSES)
     )
     for number, weight in enumerate(layers.parameters()):
-        # The weights are scaled by the fan-in, as in torch's own initialisation.
+        # Weights are scaled by the fan-in, as in torch's initialisation.
         weight.data = (random(tuple(weight.shape), 50 + number) / math.sqrt(max(weight[0].numel(), 1))).float()
     return layers
 
@@ -225,8 +223,7 @@ def training_step(accel: Accel) -> PassedCheck:
     expect(set(gradients) == set(wanted), "some weights got no gradient", gradients=sorted(gradients))
     shares = {}
     for name, gradient in wanted.items():
-        error = float((gradients[name] - gradient).abs().max())
-        shares[name] = error / (STEP_BOUND * float(gradient.abs().max()))
+        shares[name] = float((gradients[name] - gradient).abs().max()) / (STEP_BOUND * float(gradient.abs().max()))
         expect(shares[name] <= 1, f"the gradient of {name} is off by {shares[name]:.3g} times the bound", **shares)
     # The weights carry the gradients' error into the loss after the step.
     for loss, on_cpu in ((before, reference_loss), (after, reference_after)):

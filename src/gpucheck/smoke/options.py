@@ -14,8 +14,8 @@ from gpucheck.options import LIMITS, option
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: its id, its claim, the meaning of a failure, and the fix. Its function and that of its requirement
-    (`need`) are named as `module.function` of this folder, because these modules import torch."""
+    """A check: its ID, the meaning of a failure, and the fix (`then`). The functions of the check and of its
+    requirement (`need`) are `module.function` in this folder, because these modules import torch."""
 
     id: str
     title: str
@@ -96,8 +96,8 @@ CHECKS = (
     Check(
         "copies.non_blocking",
         "non-blocking copies are correct after a synchronise",
-        "A copy arrived changed although the program waited for it. Without the wait the host may read it too early, "
-        "which is a fault of the program.",
+        "A copy arrived changed although the program waited for it. Without the wait, the host may read the data too "
+        "early, which is a fault of the program.",
         f"{FIX['wrong data']}; in a program: torch.cuda.synchronize() before the host reads",
         "data.non_blocking",
     ),
@@ -113,7 +113,7 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class SmokeOptions(Selecting):
-    """The user's options. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
+    """The user's options. `require` is a kind of device. `only` and `skip` are prefixes of check IDs."""
 
     noun, titles, nothing = "check", {row.id: row.title for row in CHECKS}, "nothing would be checked"
     require: str | None = options.require()

@@ -1,7 +1,7 @@
 """The command `gpucheck stress`: load all devices at the same time, each in a separate process.
 
-This process uses no device. If a driver ends or hangs a child, the results of the other children are kept. All children
-begin at the same time, once each has its memory. A child that fails or stops reporting is ended.
+This process uses no device. If a driver kills or hangs a child, the results of the other children are kept. All
+children begin together, once each has its memory. A child that fails or stops reporting is ended.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The functions that read the machine and start a device's child; tests replace them. A child may be silent for at
-    most `opening_s` seconds until it is ready, and for `silent_s` seconds afterwards, as in benchmarks."""
+    """The functions that read the machine and start a child, which tests replace. A child may be silent for `opening_s`
+    seconds until it is ready, and for `silent_s` seconds afterwards, as in benchmarks."""
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
@@ -47,8 +47,7 @@ class Environment:
 
 
 def command(options: StressOptions, emit: Emit, environment: Environment | None = None) -> None:
-    """Put the devices under load and emit each device's result, also on a signal. Raises UsageError and CannotLook for
-    a device that is not there."""
+    """Put the devices under load and emit all results, also on a signal. Raises UsageError and CannotLook."""
     environment = environment or Environment()
     division = plan(options.duration_s, tuple(options.selected))
     facts = environment.read()
@@ -67,15 +66,15 @@ def command(options: StressOptions, emit: Emit, environment: Environment | None 
     emit(Planned((COMMAND,), chosen.ids))
     for name in chosen.ids:
         emit(Began(COMMAND, name))
-    whole = _StressRun(options, division, devices, environment, emit)
+    run = _StressRun(options, division, devices, environment, emit)
     try:
-        whole.run()
+        run.run()
         if has_gpu:
-            whole.count(facts, environment.read(), xids_since(log, environment.log()[0]))
+            run.count(facts, environment.read(), xids_since(log, environment.log()[0]))
     finally:
-        for runner in whole.at_work():
+        for runner in run.at_work():
             runner.end("signal")
-        answers = tuple(runner.answer for runner in whole.runners)
+        answers = tuple(runner.answer for runner in run.runners)
         result = StressResult(division.duration_s, division.turn_s, division.kinds, options.seed, answers)
         emit(Answered("stress", result))
     for answer in answers:
@@ -87,7 +86,7 @@ def command(options: StressOptions, emit: Emit, environment: Environment | None 
 
 @dataclass(slots=True)
 class _Runner:
-    """A device's child: its result so far, and whether the child is ready or has ended."""
+    """The child of a device, and its result so far."""
 
     answer: StressDevice
     session: ChildSession | None = None
@@ -102,7 +101,7 @@ class _Runner:
         return self.answer.name
 
     def end(self, why: str) -> None:
-        """End the child. Nothing more is read from it."""
+        """End the child and read nothing more."""
         self.answer = replace(self.answer, ended=why)
         self.is_over = True
         if self.session is not None:
@@ -138,7 +137,7 @@ class _StressRun:
         self._listen(until=lambda runner: False)
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
-        """Record how much the driver's counters rose. `xids` are the run's Xid errors by PCI address, if known."""
+        """Record the rise of the driver's counters. `xids` counts the run's Xid errors by PCI address, if known."""
         for runner in self.runners:
             first = next((device for device in before.devices if device.id == runner.name), None)
             if first is None or runner.name == "cpu":
@@ -146,16 +145,16 @@ class _StressRun:
             # The UUID comes first: after a GPU is lost, the indexes of the following GPUs change.
             key = first.uuid or first.pci_address or first.id
             last = next((row for row in after.devices if key in (row.uuid, row.pci_address, row.id)), None)
-            was, now = _counted(first), {} if last is None else _counted(last)
+            old, new = _counted(first), {} if last is None else _counted(last)
             # A counter that fell was reset with the driver.
-            risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
+            risen = {name: new[name] - old[name] for name in old if name in new and new[name] >= old[name]}
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
                 error = after.driver.nvml_error if after.driver is not None else None
-                # A missing GPU is lost only if NVML answers and has listed it before: NVML may refuse the list of MIG
+                # A missing GPU is lost only if NVML answers and listed this GPU before. NVML may refuse to list MIG
                 # instances, and libcuda, the only source for some GPUs, may not answer.
-                gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
-                if gone or (last is not None and is_dead(last)):
+                is_gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
+                if is_gone or (last is not None and is_dead(last)):
                     risen["lost"] = 1
                 elif last is None or (first.nvml_index is not None and last.nvml_index is None) or is_not_read(last):
                     unknown["state"] = f"after the run {error or 'it is not listed'}"
@@ -176,7 +175,7 @@ class _StressRun:
             runner.session.send(setup)
 
     def _listen(self, until: Callable[[_Runner], bool]) -> None:
-        """Read lines of all children in turn, until each child has ended or `until` returns True for it."""
+        """Read lines of all children in turn. Stop when each child has ended or `until` returns True for the child."""
         while waiting := [runner for runner in self.at_work() if not until(runner)]:
             heard = [self._hear(runner) for runner in waiting]
             self._show()
@@ -196,7 +195,7 @@ class _StressRun:
 
     @contextlib.contextmanager
     def _catching(self, runner: _Runner) -> Iterator[None]:
-        """Record an error that the child sent, or its early end with the cause that its last output names."""
+        """Record an error that the child sent, or the child's early end with the cause in its last output."""
         try:
             yield
         except Lost as lost:
@@ -205,7 +204,7 @@ class _StressRun:
             fault = Fault("device", COMMAND, runner.name, "ProcessEnded", f"{ending.in_words}{killed}")
             self._failed(runner, replace(fault, cause=cause.id, poisons=cause.poisons) if cause else fault)
         except GpucheckError as error:
-            if faults.is_device(error):  # lost while it was opened or filled
+            if faults.is_device(error):  # the device was lost while it was opened or filled
                 self._failed(runner, faults.of(error, COMMAND, runner.name, step=runner.step))
             else:
                 self.emit(Skipped(of_error(error, runner.name)))
@@ -218,14 +217,13 @@ class _StressRun:
     def _silent(self, runner: _Runner) -> None:
         now, silent_s = time.monotonic(), self.environment.silent_s
         quiet_s = now - runner.heard_s
-        # A child that still sends lines long after the end of its plan has failed too.
-        late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
-        if quiet_s >= runner.limit_s or late:
+        # A child that still sends lines long after the end of the plan has failed too.
+        latest_s = self.plan.duration_s + max(silent_s, runner.limit_s)
+        if quiet_s >= runner.limit_s or (self._began_s is not None and now > self._began_s + latest_s):
             fault = Fault("device", COMMAND, runner.name, "TimeoutError", "", poisons=True, silent_s=quiet_s)
             self._failed(runner, fault)
 
     def _take(self, runner: _Runner, line: Message) -> None:
-        """Record the content of a child's line."""
         usual_s = self.environment.opening_s if self._began_s is None else self.environment.silent_s
         runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, line.get("busy", 0.0))
         runner.is_ready = runner.is_ready or "ready" in line
@@ -241,7 +239,6 @@ class _StressRun:
             runner.end("")
 
     def _show(self) -> None:
-        """Report each turn as it begins."""
         if self._began_s is None:
             return
         point = self.plan.point_at(time.monotonic() - self._began_s)
@@ -252,10 +249,8 @@ class _StressRun:
 
 
 def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Counter[str] | None:
-    """Return the Xid errors of each PCI address in lines that only the later log has; None if either is unreadable.
-
-    The log drops its oldest lines, so the number of lines may fall although new ones are added.
-    """
+    """Return the number of Xid errors by PCI address in lines that only the later log has; None if a log is unreadable.
+    The lines are compared, not counted, because the log drops its oldest lines."""
     if before is None or after is None:
         return None
     counted: Counter[str] = Counter()

@@ -1,9 +1,8 @@
-"""The child of `stress`: one device from its first step to its last.
+"""The child of `stress`, which loads one device.
 
-The parent sends the setup in a line, the child answers `ready`, and begins when the parent sends `go`. It then reports
-its work in lines: `step` about twice a second, `point` when a point of the curve is over, `wrong` for each wrong step.
-Work that may take long without a line is announced first (`busy`, in seconds). The last line has `end`, with `fault`
-if the device failed.
+The parent sends the setup in a line, the child answers `ready`, and begins when the parent sends `go`. Then the child
+sends lines: `step` about twice a second, `point` at the end of a point of the curve, `wrong` for each wrong step.
+Before long work without lines, it sends `busy` (seconds). The last line has `end`, with `fault` if the device failed.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 # The command, as faults name it.
 COMMAND = "stress"
 REPORT_EVERY_S = 0.5
-# A check against float64 may take this long on a host that is busy with all its devices' checks.
+# The longest time of a check against float64, on a host that is busy with the checks of all devices.
 BUSY_S = 600.0
-# At most this many wrong steps are reported one by one. The others are only counted.
+# The most wrong steps that are reported one by one. Others are only counted.
 MOST_WRONG = 16
 
 
@@ -44,7 +43,7 @@ def main() -> int:
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
-    # Threads of a CPU's work must not spin while they wait for each other, because other programs may need the cores.
+    # On a CPU, threads must not spin while they wait for each other, because other programs may need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from gpucheck.machine import accel
 
@@ -63,7 +62,7 @@ def main() -> int:
 
 
 def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Send, go: Callable[[], object]) -> None:
-    """Work through the plan. `go` returns when it is time to begin; `setup["step"]` names what the child is doing."""
+    """Work through the plan. `go` returns when the work may begin. `setup["step"]` is the current step."""
     from gpucheck.stress.work import StressWork
     from gpucheck.work import precision
 
@@ -80,7 +79,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Send, go: Callab
         state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
-        # The libraries choose their kernels by these properties, so devices that share them are of one model.
+        # Devices with the same values are of one model, because libraries choose their kernels by these properties.
         parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
         ready = {
             "model": " · ".join(str(part) for part in parts if part),
@@ -131,14 +130,14 @@ class State:
     ) -> None:
         self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
-        # The number of wrong results that were reported, by whether rounding explains them.
+        # The number of reported wrong results, by whether rounding explains the error.
         self._reported_wrong: collections.Counter[bool] = collections.Counter()
         self._began_s = self._reported_s = 0.0
-        # Readings since this turn began: power is a mean over its last seconds.
+        # The readings of this turn. Power is a mean over the last seconds.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
-        """Run turn after turn until the time is over, and at least one of each kind."""
+        """Run turns until the time is over, and at least one turn of each kind."""
         self._began_s = self.clock()
         self.watch.take()
         for turn in range(self.plan.turns):
@@ -146,7 +145,7 @@ class State:
                 self._turn(turn * self.plan.parts, setup)
 
     def _turn(self, first: int, setup: dict[str, Any]) -> None:
-        """Run steps until the turn that begins at point `first` ends. If its time is already over, run one step."""
+        """Run steps until the turn that begins at point `first` ends, and at least one step."""
         kind = setup["step"] = self.plan.kind_of(first)
         self.work.begin(kind)
         # Earlier energy readings belong to another kind of work.
@@ -174,7 +173,7 @@ class State:
             self.say({"step": point.kind, **self.totals()})
 
     def check(self) -> None:
-        """Compare the first product with float64 and report what is wrong with it."""
+        """Compare the first product with float64, and report a wrong result."""
         self.say({"busy": BUSY_S})
         self._report_wrong(self.work.check())
 
@@ -195,8 +194,7 @@ class State:
             return
         self.wrong_steps += 1
         for result in wrong:
-            # Differences by rounding have a separate limit: some devices have them in every step, and they must not
-            # displace errors that rounding cannot explain.
+            # Rounding errors have a separate limit, because on some devices they occur in every step.
             is_rounding = result.worst_of_bound is not None and result.worst_of_bound <= 1
             if self._reported_wrong[is_rounding] < MOST_WRONG:
                 self._reported_wrong[is_rounding] += 1
@@ -204,22 +202,22 @@ class State:
         self.say(self.totals())
 
     def _take(self, point: _Point) -> None:
-        taken = [sample for sample in self.watch.take() if sample["at_s"] >= point.began_s]
-        point.samples += taken
-        self._recent.extend(taken)
+        samples = [sample for sample in self.watch.take() if sample["at_s"] >= point.began_s]
+        point.samples += samples
+        self._recent.extend(samples)
 
     def _close(self, point: _Point) -> None:
-        """Report a point of the curve, unless nothing was timed in it."""
+        """Report a point of the curve, if any step was timed."""
         if not point.rates:
             return
         self._take(point)
-        counted = [row for row in self._recent if row.get("energy_j") is not None]
-        early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
+        energies = [row for row in self._recent if row.get("energy_j") is not None]
+        early = [at for at, row in enumerate(energies) if energies[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
         clocks, temperatures = (
             [float(sample[name]) for sample in point.samples if sample.get(name) is not None]
             for name in ("sm_clock_hz", "temperature_celsius")
         )
-        made = StressPoint(
+        entry = StressPoint(
             at_s=point.began_s - self._began_s,
             kind=point.kind,
             steps=len(point.rates),
@@ -227,10 +225,10 @@ class State:
             unit=point.unit,
             sm_clock_hz=_spread(clocks) if clocks else None,
             temperature_celsius=_spread(temperatures) if temperatures else None,
-            power_w=telemetry.power_w(counted[early[-1] :]) if early else None,
+            power_w=telemetry.power_w(energies[early[-1] :]) if early else None,
             held=tuple(name for name in telemetry.clock_reasons(point.samples) if name != "gpu_idle"),
         )
-        self.say({"point": to_json(made), **self.totals()})
+        self.say({"point": to_json(entry), **self.totals()})
 
 
 def _spread(values: Sequence[float]) -> StressSpread:

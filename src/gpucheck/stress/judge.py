@@ -18,21 +18,21 @@ from gpucheck.report.finding import Finding, Id, Verdict, ids_of
 from gpucheck.report.report import Judgement, Report, few
 from gpucheck.report.results.stress import StressDevice, StressResult, StressWrong
 
-# A GPU is slow if it is slower than usual by this share, as in gpu-fryer. Healthy GPUs differ by a few percent.
+# A GPU is slow if its rate is this share below the usual rate, as in gpu-fryer. Healthy GPUs differ by a few percent.
 SLOW = 0.10
-# This share of the points must be slow, because a single dip does not make a device slow.
+# The share of points that must be slow, because a single dip does not make a device slow.
 MOST_POINTS_SHOW = 0.75
-# The speed of a kind with fewer points than this is not judged.
+# The fewest points for a judgement of a kind's speed.
 FEWEST_POINTS = 6
-# Fewer slow points than this are dips.
+# The fewest slow points that are more than a dip.
 FEWEST_SLOW = 3
-# Noise of 7 % makes this share of the points slow; a GPU at work has 1 to 2 %.
+# The share of points that noise of 7 % makes slow. A GPU at work has noise of 1 to 2 %.
 MOST_UNEVEN = 0.2
-# The usual speed of a model is unknown with fewer GPUs of it.
+# The fewest GPUs of a model that show its usual speed.
 FEWEST_SIBLINGS = 3
-# Devices that share links may be slower than a sibling without a fault.
+# Work in which healthy devices may differ, because they share links.
 _SHARED = frozenset({"copies"})
-# Reasons of the hardware, not of a setting: heat, or missing power.
+# Clock reasons of the hardware, heat or missing power, and not of a setting.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
 _HELD = {
     "sw_power_cap": "the power limit",
@@ -45,7 +45,7 @@ _HELD = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-# The driver's counters with the meaning of a rise, the worst first. `lost` counts a GPU that disappeared in the run.
+# The driver's counters with the meaning of a rise, the worst first. `lost` is 1 for a GPU that disappeared in the run.
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "lost": ("fail", "the driver lost the GPU"),
     "xids": ("fail", "Xid errors in the kernel log"),
@@ -110,7 +110,7 @@ def judge(document: Report) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A result in which devices of one model differ. `minority` has those outside the majority, if there is one."""
+    """A result in which devices of one model differ. `minority` are the devices outside a majority, if there is one."""
 
     result: str
     devices: Sequence[StressDevice]
@@ -141,13 +141,13 @@ def disagreements(devices: Sequence[StressDevice]) -> list[Disagreement]:
 
 
 def wrong(result: StressResult) -> list[Finding]:
-    """Return a finding for each device with wrong results and each set that disagrees; else one for correct results."""
+    """Return a finding for each device with wrong results and each set that disagrees; else the finding of a pass."""
     differing = disagreements(result.devices)
     findings = []
     for device in result.devices:
-        own = [each for each in differing if device in each.minority]
-        findings += [_of_device(device, own)] if device.wrong_steps or device.wrong or own else []
-    findings += _disagreements([each for each in differing if not each.minority])
+        in_minority = [row for row in differing if device in row.minority]
+        findings += [_of_device(device, in_minority)] if device.wrong_steps or device.wrong or in_minority else []
+    findings += _disagreements([row for row in differing if not row.minority])
     if findings:
         return findings
     at_work = [device for device in result.devices if device.steps]
@@ -156,32 +156,32 @@ def wrong(result: StressResult) -> list[Finding]:
     checks = f"{sum(device.checks for device in at_work)} checks against float64"
     message = "; ".join(filter(None, (checks, same, memory_tested(at_work))))
     title = f"the results of all {sum(device.steps for device in at_work)} steps are correct"
-    done = [{point.kind for point in device.points} for device in at_work]
-    if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
+    tested = [{point.kind for point in device.points} for device in at_work]
+    if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in tested)]:
         title = f"{title}; not tested: {', '.join(missing)}"
         return [Finding("stress.wrong", "inconclusive", title, message, fix="use a longer --duration")]
     return [Finding("stress.wrong", "pass", title, message)]
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
-    """Return how much of the memory was tested, in words; empty if every device tested all of it."""
+    """Return the amount of tested memory in words; empty if every device tested all of its memory."""
     known = [(row.memory_tested_bytes, row.filled_bytes) for row in devices if row.memory_tested_bytes is not None]
     tested, filled = min((row for row in known if row[1]), key=lambda row: row[0] / row[1], default=(0, 0))
     return f"{units.capacity(tested)} of {units.capacity(filled)} of memory tested" if tested < filled else ""
 
 
 def _of_device(device: StressDevice, differing: Sequence[Disagreement]) -> Finding:
-    # The device may add in another order in each call: then rounding may explain the difference.
-    sure = [
+    # If a device may add in another order in each call, rounding may explain a difference.
+    certain = [
         wrong
         for wrong in device.wrong
         if device.reproducible or wrong.against != "first" or wrong.worst_of_bound is None or wrong.worst_of_bound > 1
     ]
-    verdict: Verdict = "fail" if sure or (differing and device.reproducible) else "warn"
-    texts = [text_of(wrong) for wrong in (sure or device.wrong)[:1]]
-    for each in differing[:1]:
-        others = [other.name for other in each.devices if other not in each.minority]
-        texts.append(f"{each.result}: bits differ from {few(others, ', ')} of the same model")
+    verdict: Verdict = "fail" if certain or (differing and device.reproducible) else "warn"
+    texts = [text_of(wrong) for wrong in (certain or device.wrong)[:1]]
+    for row in differing[:1]:
+        others = [other.name for other in row.devices if other not in row.minority]
+        texts.append(f"{row.result}: bits differ from {few(others, ', ')} of the same model")
     count, steps = device.wrong_steps, max(device.steps, device.wrong_steps)
     where = f"in {count} of {steps} steps" if count else "from the start"
     evidence = {
@@ -189,7 +189,7 @@ def _of_device(device: StressDevice, differing: Sequence[Disagreement]) -> Findi
         "steps": device.steps,
         "wrong_steps": count,
         "wrong": [asdict(wrong) for wrong in device.wrong],
-        "differs_from_siblings": [each.result for each in differing],
+        "differs_from_siblings": [row.result for row in differing],
     }
     fix = _TEST.format(device.device.id) if verdict == "fail" else None
     title = f"{device.name}: {'wrong results' if verdict == 'fail' else 'different bits'} {where}"
@@ -199,12 +199,12 @@ def _of_device(device: StressDevice, differing: Sequence[Disagreement]) -> Findi
 def _disagreements(differing: Sequence[Disagreement]) -> list[Finding]:
     """Return a finding for each set of devices that differ without a majority. It names the first differing result."""
     findings = []
-    for names, each in {tuple(row.name for row in each.devices): each for each in reversed(differing)}.items():
-        verdict: Verdict = "fail" if all(device.reproducible for device in each.devices) else "warn"
+    for names, row in {tuple(device.name for device in row.devices): row for row in reversed(differing)}.items():
+        verdict: Verdict = "fail" if all(device.reproducible for device in row.devices) else "warn"
         title = f"{' and '.join(names)} computed different bits from the same data"
-        why = f"in {each.result}; which of them is wrong is unknown"
-        fix = _TEST.format(each.devices[0].device.id)
-        findings.append(Finding("stress.wrong", verdict, title, why, {"names": names, "results": [each.result]}, fix))
+        why = f"in {row.result}; the device at fault is unknown"
+        fix = _TEST.format(row.devices[0].device.id)
+        findings.append(Finding("stress.wrong", verdict, title, why, {"names": names, "results": [row.result]}, fix))
     return findings
 
 
@@ -220,8 +220,8 @@ def text_of(wrong: StressWrong) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Return findings for GPUs that lost speed or differ from others of their model, else one for those that kept it. A
-    CPU's speed is not judged: other programs use its cores and caches."""
+    """Return findings for GPUs that lost speed or differ from others of their model; if there are none, a finding about
+    the kept speed. The speed of a CPU is not judged, because other programs use its cores and caches."""
     gpus = [device for device in result.devices if device.device.id != "cpu" and device.steps]
     findings = []
     for device in gpus:
@@ -233,16 +233,16 @@ def slow(result: StressResult) -> list[Finding]:
     return findings or [_kept_speed(gpus, result.kinds)]
 
 
-def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
-    """Return the finding on the kinds of work that kept their speed on every GPU."""
-    judged = [device for device in gpus if any(_ratio(rates_of(device, kind)) for kind in of)]
+def _kept_speed(gpus: Sequence[StressDevice], kinds: Sequence[str]) -> Finding:
+    """Return the finding about the kinds of work that kept their speed on every GPU."""
+    judged = [device for device in gpus if any(_ratio(rates_of(device, kind)) for kind in kinds)]
     shares = {}
-    for kind in of:
+    for kind in kinds:
         rates = [rates_of(device, kind) for device in judged]
         # The GPU that lost most decides. A GPU with too few points counts as 0, so the kind is not judged.
-        least = min((_ratio(own) or 0.0 for own in rates), default=0.0)
-        if least >= 1 - SLOW and not any(map(_is_uneven, rates)):
-            shares[kind] = least
+        lowest = min((_ratio(of_device) or 0.0 for of_device in rates), default=0.0)
+        if lowest >= 1 - SLOW and not any(map(_is_uneven, rates)):
+            shares[kind] = lowest
     if not shares:
         why = "rates are too uneven" if judged else "too short" if gpus else "other programs share a CPU's cores"
         return Finding("stress.slow", "skip", "speed was not judged", why)
@@ -250,7 +250,7 @@ def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
     title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else several
     texts = ", ".join(f"{kind} {units.percent(share)}" for kind, share in shares.items())
     message = f"last third of the run against the first: {texts}"
-    if missing := [kind for kind in of if kind not in shares]:
+    if missing := [kind for kind in kinds if kind not in shares]:
         title = f"{title} in {', '.join(shares)}"
         message = f"{message}; not judged (too few points, or uneven): {', '.join(missing)}"
     return Finding("stress.slow", "pass", title, message, {"last_third_to_first": shares})
@@ -269,13 +269,13 @@ def _ratio(rates: Sequence[float]) -> float | None:
 
 
 def _is_uneven(rates: Sequence[float]) -> bool:
-    """Return whether many rates are clearly below the upper quartile. A comparison of thirds then proves nothing."""
-    high = sorted(rates)[len(rates) * 3 // 4]
-    return sum(rate < (1 - SLOW) * high for rate in rates) >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
+    """Return whether many rates are clearly below the upper quartile, so a comparison of thirds proves nothing."""
+    upper_quartile = sorted(rates)[len(rates) * 3 // 4]
+    return sum(rate < (1 - SLOW) * upper_quartile for rate in rates) >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
 
 
 def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
-    """Return how far a kind of work fell from the first third of its points to the last, with its finding."""
+    """Return the lost share of a kind's speed, from the first third of its points to the last, and the finding."""
     rates = rates_of(device, kind)
     third, ratio = len(rates) // 3, _ratio(rates)
     first = statistics.median(rates[:third] or [0.0])
@@ -302,13 +302,13 @@ def _slow(device: StressDevice, held: Iterable[str], title: str, why: str, evide
 
 
 def _limited(device: StressDevice) -> list[Finding]:
-    """Return the finding for a GPU that heat or the hardware slowed from the start."""
-    # The driver also reports `hw_slowdown` for a moment whenever the clock changes.
+    """Return the finding for a GPU whose clock heat or the hardware lowered from the start."""
+    # The driver also reports `hw_slowdown` briefly when the clock changes.
     held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
-    most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
-    if len(device.points) < FEWEST_POINTS or not most:
+    usual = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
+    if len(device.points) < FEWEST_POINTS or not usual:
         return []
-    return [_slow(device, most, f"{_limits(Counter(most))} from the start", "in most of the run", {})]
+    return [_slow(device, usual, f"{_limits(Counter(usual))} from the start", "in most of the run", {})]
 
 
 def _limits(held: Counter[str]) -> str:
@@ -317,12 +317,12 @@ def _limits(held: Counter[str]) -> str:
 
 
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """Return a finding for each GPU that is slower than its siblings in some kind of work. If none is slower, return
-    one for each GPU that is faster than two or more siblings, because the usual speed is then unknown."""
+    """Return a finding for each GPU that is slower than its siblings in any kind of work. If no GPU is slower, return a
+    finding for each GPU that is faster than two or more siblings, because the usual speed is then unknown."""
     word, why = "slower", "the same model, the same work"
     differing = _differences(group, kinds, above=False)
     if not differing and len(group) >= FEWEST_SIBLINGS:
-        word, why = "faster", "devices of one model: which speed is normal is unknown"
+        word, why = "faster", "the usual speed of this model is unknown"
         differing = _differences(group, kinds, above=True)
     findings = []
     for device in group:
@@ -340,13 +340,12 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
 
 
 def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: bool) -> dict[str, dict[str, float]]:
-    """Return the GPUs that are slower than usual, or faster (`above`). Each GPU's name maps to the kinds of work in
-    which it differs, with the share."""
+    """Return the share by which GPUs are slower than usual, or faster (`above`), by name and kind of work."""
     differing: dict[str, dict[str, float]] = {}
     for device, kind in itertools.product(group, kinds):
         rates = rates_of(device, kind)
         others = [rates_of(other, kind) for other in group if other is not device]
-        usual = statistics.median([statistics.median(own) for own in others if own] or [0.0])
+        usual = statistics.median([statistics.median(of_device) for of_device in others if of_device] or [0.0])
         if usual and len(rates) >= FEWEST_POINTS and _are_apart(rates, usual, above):
             differing.setdefault(device.name, {})[kind] = abs(statistics.median(rates) / usual - 1)
     return differing
@@ -367,7 +366,7 @@ def errors(result: StressResult) -> list[Finding]:
     for device in result.devices:
         id = device.device.id
         if why := device.unknown.get("state"):
-            title = f"{device.name}: whether it still works is unknown"
+            title = f"{device.name}: state after the run is unknown"
             findings.append(Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", id))
         risen = {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}
         if not risen:

@@ -18,24 +18,20 @@ WORK = {
     "copies": "copies to the host and back, both directions at once",
     "mixed": "products, memory patterns and copies at the same time",
 }
-# Shares to fill: of a GPU's free memory, and of the host's, which other programs need too.
+# The shares to fill of a GPU's free memory, and of the host's free memory, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
-# Each kind's share of the time. With nine tenths of it, products (alone and in mixed work) heat a device as much as
-# gpu-burn, which runs only products.
+# The weight of each kind in the time. With nine tenths for products, alone and mixed, the heat is that of gpu-burn.
 WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
-# A turn is long enough for clocks and power to settle, if the duration allows it.
+# The usual length of a turn, in which clocks and power settle.
 TURN_S = 10.0
-# Points of a device's curve in the document, however long the run was.
+# The most points of a device's curve in the document, for a run of any length.
 MOST_POINTS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class StressPlan:
-    """The turns of a run. The kinds of work alternate, and the length of a turn depends on its kind (WEIGHTS).
-
-    Each turn has `parts` points of the curve. A plan depends only on the duration and the kinds, so that all devices do
-    the same kind of work at the same time.
-    """
+    """The turns of a run. The kinds of work alternate, and the length of a turn depends on its kind (WEIGHTS). Each
+    turn has `parts` points of the curve. All devices have the same plan, so their work is the same at any time."""
 
     kinds: tuple[str, ...]
     duration_s: float
@@ -52,7 +48,7 @@ class StressPlan:
         return self.turns * self.parts
 
     def point_at(self, elapsed_s: float) -> int:
-        """Return the point in which this time lies; `points` once the time is over."""
+        """Return the index of the point at this time, or `points` after the end."""
         if elapsed_s >= self.duration_s:
             return self.points
         unit_s = self.turn_s * len(self.kinds) / sum(WEIGHTS[kind] for kind in self.kinds)
@@ -64,7 +60,7 @@ class StressPlan:
 
 
 def plan(duration_s: float, kinds: tuple[str, ...]) -> StressPlan:
-    """Divide the time. All kinds have equally many turns, and the run has at most `MOST_POINTS` points."""
+    """Divide the time. All kinds have the same number of turns, and the run has at most `MOST_POINTS` points."""
     rounds = max(1, min(int(duration_s / (TURN_S * len(kinds))), MOST_POINTS // len(kinds)))
     turns = rounds * len(kinds)
     return StressPlan(kinds, duration_s, turns, MOST_POINTS // turns)
@@ -72,7 +68,7 @@ def plan(duration_s: float, kinds: tuple[str, ...]) -> StressPlan:
 
 @dataclass(frozen=True, slots=True)
 class StressOptions(Selecting):
-    """The user's options. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
+    """The user's options. `only` and `skip` are prefixes of kinds of work. `fill` is a share of the free memory."""
 
     noun, titles, nothing = "kind", WORK, "nothing would be done"
     duration_s: float = option(

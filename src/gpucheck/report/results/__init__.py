@@ -1,5 +1,4 @@
-"""The types of the entries in a report's `results`. Each command with a long result has its own module, which is loaded
-only if that result is made or read."""
+"""The types of the entries in a report's `results`. Long results have separate modules, loaded if needed."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Results(TypedDict, total=False):
-    """The results of a command by name, if it gave them. Readers keep entries of later versions unchanged."""
+    """The results of a command by name. Readers keep unknown entries, which later versions may add."""
 
     memory: tuple[MemoryStep, ...]
     bench_transfer: tuple[TransferResult, ...]

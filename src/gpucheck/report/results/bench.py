@@ -9,7 +9,7 @@ from gpucheck.report.finding import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1). `share` is its share of what `of` names."""
+    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1). `share` is the share of the rate that `of` names."""
 
     benchmark: str
     device: str
@@ -25,7 +25,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSummary:
-    """The verdict of a benchmark's findings. `why` is the first finding that causes it, unless it is a pass."""
+    """The verdict of a benchmark's findings. `why` is the first finding that causes the verdict; empty for a pass."""
 
     benchmark: str
     verdict: Verdict
@@ -42,10 +42,9 @@ class BenchAll:
 
 @dataclass(frozen=True, slots=True)
 class LinkUnderLoad:
-    """The link between host and device as it was read inside the windows of large copies. `kind` is `PCIe` or
-    `NVLink-C2C`. The maxima are those of GPU and system together. `c2c_bytes_per_s` is the rate of NVML's active
-    NVLink-C2C links in one direction, and `limit_bytes_per_s` the link's rate in one direction. Both may be None, and
-    `unknown_because` then says why the limit is unknown."""
+    """The link between host and device, read during large copies. `kind` is `PCIe` or `NVLink-C2C`. The maxima are
+    those of GPU and system together. `c2c_bytes_per_s` is the rate of NVML's active NVLink-C2C links in one direction,
+    and `limit_bytes_per_s` the link's rate in one direction. `unknown_because` is the reason if this limit is None."""
 
     kind: str | None = None
     generation: int | None = None
@@ -73,7 +72,7 @@ class PinnedGain:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """The results of one device's copies: the link and the gain of pinned memory."""
+    """The link of a device, and the gain of pinned memory."""
 
     device: str
     link: LinkUnderLoad | None = None
@@ -82,8 +81,8 @@ class TransferResult:
 
 @dataclass(frozen=True, slots=True)
 class OverlapResult:
-    """The share of a copy that is hidden behind compute: (copy + compute - both) / the shorter of the two. The times
-    are of a whole group of copies and products. The interval comes from the rounds and is None below six."""
+    """The share of a copy that is hidden behind compute: (copy + compute - both) / min(copy, compute). The times are
+    those of a whole group of copies and products. The interval is None below six rounds."""
 
     device: str
     direction: str
@@ -102,7 +101,7 @@ class OverlapResult:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """The CPU's time over the device's at one size, with its interval; that is None below six rounds."""
+    """The CPU's time divided by the device's time at one size. The interval is None below six rounds."""
 
     size: int
     ratio: float
@@ -112,10 +111,10 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True)
 class CrossoverResult:
-    """The size at which a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
-    The CPU is faster up to `cpu_faster_up_to`, and the device at every tried size from `device_faster_from` on. Either
-    is None if there is no such size. `largest` is the largest size that was tried, `ended_by` why none was larger
-    (`time`, `memory`), and `speedup` the ratio at the largest size."""
+    """The size at which a device becomes faster than the CPU, with copies to and from the device (`transfers`) or
+    without. The CPU is faster up to `cpu_faster_up_to`, and the device at every tried size from `device_faster_from`
+    on; None if no size is. `largest` is the largest size that was tried, and `speedup` the ratio there. `ended_by` is
+    the reason why no larger size was tried (`time`, `memory`)."""
 
     device: str
     operation: str
@@ -140,7 +139,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class SearchedShape(_Shape):
-    """A shape M×N×K with the median of its rates in the search's unit; the interval is None below six rounds."""
+    """A shape M×N×K with its median rate in the search's unit. The interval is None below six rounds."""
 
     flop_per_s: float
     ci_low: float | None
@@ -157,11 +156,11 @@ class RefusedShape(_Shape):
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s. `best` is the fastest so
-    far, None before any; `finalists` were measured in turns, the fastest first. `range` has the text of each
-    dimension's range; `shapes_in_range` is None if there are too many to count. `complete` is False if the search was
-    cut off. `shapes_refused` is the number of shapes without a kernel, and `refused` has the first of them. `run` is
-    the number of the run that the search belongs to, from 1; None for the only one."""
+    """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s. `best` is the fastest
+    shape so far, or None. `finalists` were measured in turns, and are sorted from the fastest. `range` has the text of
+    each dimension's range. `shapes_in_range` is None if there are too many to count. `complete` is False if the search
+    was cut off. `shapes_refused` counts the shapes without a kernel, and `refused` has the first of these. `run` is the
+    number of the run, from 1; None if there is only one run."""
 
     device: str
     dtype: str

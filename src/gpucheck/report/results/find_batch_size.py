@@ -1,7 +1,5 @@
-"""The result of `find-batch-size`: a search on one device, or an estimate for another device.
-
-Every size in a search along an axis is a length. Keys with a default are missing in the oldest documents.
-"""
+"""The result of `find-batch-size`: a search on one device, or an estimate for another device. In a search along an
+axis, sizes are lengths. Keys with a default are missing in the oldest documents."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Literal
 
 from gpucheck.report.measurement import DeviceRef
 
-# The outcome of a trial. `fits` is a pass, and `batch_size/outcome.py` says what each of the others means for the size.
+# The outcome of a trial. `fits` is a pass. `batch_size/outcome.py` has the meaning of the other outcomes.
 Outcome = Literal[
     "fits",
     "over-budget",
@@ -55,17 +53,16 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step: autocast's dtype and the axis."""
+    """The settings of a step. `amp` is autocast's dtype. With an `axis`, `batch_size` is fixed."""
 
     amp: str | None = None
-    # `axis` names the dimension whose length is the size. `batch_size` is then fixed.
     axis: str | None = None
     batch_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The method of the search. `peak` says how peaks were measured. Without `seek_failure`, sizes stay below 85 %."""
+    """The method of the search. `peak` is the source of the peaks. Without `seek_failure`, sizes stay below 85 %."""
 
     peak: str | None = None
     seek_failure: bool = True
@@ -75,8 +72,8 @@ class SearchMethod:
 
 @dataclass(frozen=True, slots=True)
 class RecommendedSize:
-    """The recommended size, which was run. `reason` says why there is none. `headroom` is the share of the budget that
-    its peak leaves free, and `headroom_wanted` is the requested share."""
+    """The recommended size, which was run. `reason` is the reason if `batch_size` is None. `headroom` is the share of
+    the budget that the peak leaves free, and `headroom_wanted` is the requested share."""
 
     batch_size: int | None
     headroom: float | None
@@ -88,7 +85,7 @@ class RecommendedSize:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The smallest size with a speed within 5 % of the fastest. `noise` is the typical spread of a size's steps."""
+    """The smallest size whose speed is within 5 % of the fastest. `noise` is the typical spread of a size's steps."""
 
     batch_size: int | None
     samples_per_s: float | None = None
@@ -97,10 +94,9 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
-    """The use of the memory after a step of the largest size. An unknown value is None. `parameter_bytes` includes
-    buffers. `activation_bytes_per_sample` is the slope of the peak of forward and backward over the batch size.
-    `fixed_bytes` is the part of that peak that does not depend on the size, such as workspaces and the device's
-    context."""
+    """The use of the memory after a step of the largest size. `parameter_bytes` includes buffers.
+    `activation_bytes_per_sample` is the slope of the peak of forward and backward over the batch size. `fixed_bytes` is
+    the part of this peak that does not depend on the size, such as workspaces and the context."""
 
     parameter_bytes: int | None
     gradient_bytes: int | None
@@ -111,8 +107,8 @@ class MemorySplit:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """A split of `effective_batch` into `steps` micro-batches of `micro_batch` samples each. `smaller` of them have one
-    sample fewer. `limit` is the largest allowed micro-batch."""
+    """A split of `effective_batch` into `steps` micro-batches of `micro_batch` samples. `smaller` micro-batches have
+    one sample fewer. `limit` is the largest allowed micro-batch."""
 
     effective_batch: int
     micro_batch: int
@@ -123,11 +119,10 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBatchSize:
-    """The result of a search on one device. `max_batch_size` is the largest size that passed, if larger ones are known
-    not to fit. It is None if the search ended early or at its cap (`limited_by`), and `at_least` then is the largest
-    size that passed. `limiting_factor` sums up `limited_by` in a word, such as `memory` for every way to run out of
-    memory. `predicted_above` is a size whose predicted peak ended the search. `budget_bytes` does not include the
-    margin."""
+    """The result of a search on one device. `max_batch_size` is the largest size that passed, if larger sizes are known
+    not to fit. It is None if the search ended early or at its cap (`limited_by`). Then `at_least` is the largest size
+    that passed. `limiting_factor` is `limited_by` in a word, such as `memory` for every way to run out of memory.
+    `predicted_above` is a size whose predicted peak ended the search. `budget_bytes` excludes the margin."""
 
     max_batch_size: int | None
     at_least: int | None = None
@@ -164,7 +159,7 @@ class FoundBatchSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedBatchSize:
     """The estimated largest size for another device. No step was run. `budget_bytes` is `memory_bytes` without margin,
-    context and workspaces. `source` says where these figures come from."""
+    context and workspaces. `source` is the source of these sizes."""
 
     max_batch_size: int | None
     peak_bytes: int | None

@@ -7,13 +7,13 @@ from typing import Literal
 
 NODE_SCHEMA = "gpucheck.node/1"
 
-# `silent`: the node wrote nothing, or its check stopped before the end. `blind`: the check could not read the devices.
+# `silent`: the node left no document, or its check stopped early. `blind`: the check could not read the devices.
 NodeState = Literal["good", "bad", "silent", "undecided", "blind"]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """A part of a node's check. `exit` is None if the part had to be ended; `ended` has the reason."""
+    """A part of a node's check. `exit` is None if the part was ended early. `ended` is the reason."""
 
     id: str
     exit: int | None
@@ -23,7 +23,7 @@ class NodePart:
 
 @dataclass(frozen=True, slots=True)
 class NodeProblem:
-    """A finding of a node that needs action; `part` is the part of the check that made it."""
+    """A finding that needs action, from the part `part` of the check."""
 
     part: str
     id: str
@@ -36,7 +36,7 @@ class NodeProblem:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevice:
-    """A device of a node, as far as siblings and peaks need it."""
+    """A device of a node, with the fields for the comparison with siblings and peaks."""
 
     id: str
     name: str
@@ -61,10 +61,9 @@ class NodeFigure:
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
     """The document of a node, rewritten before every step. `step` is the current step, empty at the end. `exit` is None
-    until then. `ended` is the signal that ended the check at its step; it is empty after SIGKILL, when nothing can be
-    written. `expected` is the number of nodes that the launcher started, None if unknown. `settings` are versions and
-    settings that siblings share; no values of variables are in it. `gpus` is how many GPUs were found, whether torch
-    can use them or not; None where no part has read it."""
+    before the end. `ended` is the signal that ended the check at this step; empty after SIGKILL, because a killed
+    process cannot write. `expected` is the number of nodes that the launcher started; None if unknown. `settings` are
+    versions and settings that siblings share, without environment variables. `gpus` is the number of GPUs, if read."""
 
     schema: str
     gpucheck: str
@@ -91,8 +90,8 @@ class NodeDocument:
 
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
-    """A device that is slower than its siblings, or than half the peak rate of its GPU model. `ratio` is its rate
-    divided by theirs, or by the peak. `device` is `all devices` if the whole node is slow."""
+    """A device that is slower than its siblings, or than half the peak rate of its model. `ratio` is the rate divided
+    by the siblings' rate or the peak. `device` is `all devices` if the whole node is slow."""
 
     device: str
     figure: str
@@ -105,8 +104,8 @@ class SlowDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end. `ratios` has
-    for each figure the rate of its slowest device over the median of that model."""
+    """A node: its state, the cause and the fix. `step` is the last step that began, empty at the end. `ratios` has the
+    rate of the slowest device in each figure, divided by the median of the model."""
 
     host: str
     state: NodeState
@@ -121,7 +120,7 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """The devices of one model in one figure: the `centre` of their rates in `unit`, and the relative `spread`."""
+    """The devices of one model in one figure. `centre` is the median rate, and `spread` is relative."""
 
     model: str
     figure: str
@@ -136,7 +135,7 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """A file that was not judged, and why."""
+    """A file that was not judged, and the reason."""
 
     path: str
     why: str
@@ -144,8 +143,8 @@ class RefusedFile:
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """The fleet of one run. `suspect`: more nodes are bad than the limit allows, so that the check itself may be wrong;
-    `bad` is empty then. `good` and `bad` hold only names that are safe for a shell."""
+    """The fleet of one run. `suspect`: more nodes are slow or silent than the limit allows, so the check itself may be
+    wrong. Then `bad` has only nodes that failed their check. All names in `good` and `bad` are safe in a shell."""
 
     run: str
     nodes: tuple[FleetNode, ...]

@@ -1,5 +1,5 @@
-"""The result of `model`: the weights, the tensors that stay behind when the model moves to a GPU, and the lines where
-the forward pass uses them. A source line is text such as `models.py:12`, or None if unknown. Sizes are in bytes."""
+"""The result of `model`: the weights, the tensors that `.to()` leaves behind, and the lines where the forward pass uses
+these tensors. A source line is text such as `models.py:12`, or None if unknown. Sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Literal
 
 # The kind of a left-behind object. A `tensor` is neither a parameter nor a buffer.
 LeftKind = Literal["tensor", "module", "parameter"]
-# The forward pass mixed a `mismatched` tensor with others, copied a `copied` one to the device, and did not use an
-# `unread` one. The class's source shows `copied` and `unread` if nothing ran.
-# Forward created a `cached` tensor itself, on the device.
+# The use of a tensor in the forward pass. `mismatched`: mixed with tensors on the device. `copied`: copied to the
+# device. `unread`: not used. `cached`: created by the forward pass, on the device. If nothing ran, `copied` and
+# `unread` are read from the source of the class.
 TensorUse = Literal["mismatched", "copied", "unread", "unknown", "cached"]
-# The origin of a mismatched tensor: its role in the model, or the operation that created it.
-# A `container` tensor is in a module's plain list or dict. A `module` tensor belongs to a module in such a container.
+# The origin of a mismatched tensor: its role in the model, or the operation that created it. A `container` tensor is in
+# a plain list or dict of a module. A `module` tensor belongs to a module in a plain list or dict.
 OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
-# The holder is a plain attribute, a list or dict, an object, a function's closure, a forward hook, or the class.
+# The holder of a tensor: a plain attribute, a list or dict, an object, a function's closure, a forward hook, the class.
 HolderKind = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """A module, or `repeats` equal modules in a row. Sizes are those of one module with its submodules. Tied tensors
-    count once. `dtypes` and `devices` are those of its parameters and buffers."""
+    """A module, or `repeats` equal consecutive modules. Sizes are those of one module with its submodules. Tied tensors
+    count once. `dtypes` and `devices` are those of the parameters and buffers."""
 
     name: str
     kind: str
@@ -57,8 +57,8 @@ class TrainingBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A tensor that is still on `device` after the move. `what` describes it, and `use` is how the forward pass uses
-    it. `attribute` is its name in the module, `holder` the object that holds it; `is_trained`: it takes a gradient."""
+    """A tensor that is still on `device` after the move. `what` describes the tensor, and `use` is its use in the
+    forward pass. `attribute` is its name in the module, and `holder` its holder. `is_trained`: it takes a gradient."""
 
     name: str
     kind: LeftKind
@@ -73,8 +73,8 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchedTensor:
-    """An operand of a mismatch: its argument's name, its device, and its origin. `variable` is its name in the failing
-    line. `maker_device` is an expression for the right device, if the line that creates the tensor should use it."""
+    """An operand of a mismatch: the argument's name, the device, and the origin. `variable` is its name in the failing
+    line. `maker_device` is the expression for `device=` in the line that creates the tensor, if that is the fix."""
 
     name: str
     device: str
@@ -89,8 +89,8 @@ class MismatchedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation with operands on the wrong device. `peer` is a local variable on the right device, `own_device` the
-    program's expression for it, such as `args.device`. `module` is the name of the innermost running module."""
+    """An operation with operands on the wrong device. `peer` is a local variable on the right device, and `own_device`
+    the program's expression for this device, such as `args.device`. `module` is the innermost running module."""
 
     operation: str
     module: str | None
@@ -104,7 +104,7 @@ class DeviceMismatchEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjudgedOperation:
-    """An operation that is not torch's. It ran, but the devices of its operands were not judged."""
+    """An operation from outside torch. The operation ran, but the devices of its operands were not judged."""
 
     operation: str
     place: str | None
@@ -112,8 +112,8 @@ class UnjudgedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """A forward pass on the simulated device, or a whole training step if `phase` is `step`. `stopped` is the reason if
-    the analysis did not reach the end. It stopped at the line `stopped_at`."""
+    """A forward pass on the simulated device, or a training step if `phase` is `step`. `stopped` is the reason if the
+    analysis stopped early, at the line `stopped_at`."""
 
     phase: Phase
     batch_size: int
@@ -125,8 +125,8 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model, and the result of its move to `device`. `run` is None if no forward pass was run. `not_run` is then
-    the reason, and `proposed` are options that run one. `meta` are parameters and buffers without data.
+    """The model, and the result of its move to `device`. `run` is None without a forward pass. `not_run` is then the
+    reason, and `proposed` are options with which a forward pass runs. `meta` are parameters and buffers without data.
     `not_followed` are parts of the simulation that this version of torch does not support."""
 
     target: str

@@ -1,6 +1,5 @@
-"""The answer of `run`: a program's time, its copies and waits by line, and its memory. `run --dry` gives the same for a
-simulated device, without times, because a CPU did the work. Sizes are bytes; a source line is text such as
-`train.py:12`, None if unknown."""
+"""The answer of `run`: a program's time, its copies and waits by line, and its memory. `run --dry` has no times,
+because a CPU did the work of a simulated device. Sizes are in bytes. A source line is text: `train.py:12`."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ WaitsFor = Literal["data", "host", "copies", "device", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """Parts of `window_s` seconds, each from 0 to 1, that exclude each other and add up to 1. `data` is in the loader's
-    `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the device is done (copies to
-    the host among them), `rest` everything else: Python, launching kernels, other waits. `device_busy` is the part in
-    which kernels ran, as NVML counts it for the whole GPU; it overlaps with the others. `cpu` is the processor time of
-    the process's threads divided by `window_s`; several threads can make it more than 1."""
+    """Shares of `window_s` seconds that exclude each other and add up to 1. `data` is time in the loader's `__next__`,
+    `copies` in calls that copy to a device, and `waits` in calls that return once the device is done, such as copies to
+    the host. `rest` is all other time: Python, launching kernels, other waits. `device_busy` is NVML's share of the
+    time in which any kernel ran on the GPU, and overlaps with the other shares. `cpu` is the processor time of the
+    process's threads divided by `window_s`, which several threads can raise above 1."""
 
     window_s: float
     data: float
@@ -32,7 +31,7 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps of the run. `first_s` are the times of the first steps (and traced ones), before the steady steps."""
+    """The steps of the run. `first_s` are the times of the first and the traced steps, which the median leaves out."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
@@ -47,11 +46,11 @@ class RunLine:
     """The activity of one line of the program: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
     `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
 
-    `time_s` is the time that the program spent in these calls, and `bytes` is the amount that they moved or read.
-    `pinned` and `pageable` count the copies whose host side was or was not page-locked; `unpinned_async` counts those
-    with `non_blocking` that blocked, because their memory was pageable. `unchanged_again` counts copies of a tensor
-    that was copied there before and has not changed since. `steps` is the number of steps in which it happened.
-    `discarded` is whether the statement throws the result away.
+    `time_s` is the time that the program spent in these calls, and `bytes` is the amount that the calls moved or read.
+    `pinned` and `pageable` count the copies by their host memory. `unpinned_async` counts the copies with
+    `non_blocking` that blocked, because their memory was pageable. `unchanged_again` counts copies of a tensor that had
+    been copied to the same device and had not changed. `steps` is the number of steps with such calls. `discarded` is
+    whether the statement discards the result.
     """
 
     kind: str
@@ -71,7 +70,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class RunDevice:
-    """The memory that torch took on a device, in bytes. The peak is that of the whole run, with its phase and place."""
+    """The memory that torch took on a device. The peak is that of the whole run, with its step and phase."""
 
     id: str
     name: str
@@ -96,7 +95,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A variable of the program that holds tensors, as it was when memory ran out."""
+    """A variable of the program that held tensors when memory ran out."""
 
     name: str
     kind: str
@@ -108,11 +107,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """The state when memory ran out, in bytes; None if unknown. `blame` is `fragmentation`, `other-processes`, `size`,
-    `pinned` (host memory that was to be page-locked), `runtime` (what CUDA asked for itself: a stream, an event, a
-    context, a library's start), or None. The sums are those of tensors that were alive when the program ended, on the
-    device (or on the host, if host memory ran out). `others` are activations, data and buffers that Python still knew;
-    `unnamed` is what was allocated beyond them: usually activations that only the graph holds."""
+    """The state when memory ran out. `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (memory to be
+    page-locked), `runtime` (CUDA's own request for a stream, an event, a context or a library's start), or None. The
+    sums are those of tensors that were alive when the program ended, on the device, or on the host if host memory ran
+    out. `others` are activations, data and buffers that Python objects hold. `unnamed` is the rest."""
 
     device: str
     asked_bytes: int | None
@@ -143,7 +141,7 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class TracedLine:
-    """The memory that one line holds, and the module that runs there. `kept_bytes_per_step` remains after each step."""
+    """The memory that one line holds, and the module that runs the line. A step leaves `kept_bytes_per_step`."""
 
     file: str
     line: int
@@ -156,7 +154,7 @@ class TracedLine:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The traced steps, and how much longer they took than the others."""
+    """The traced steps. `slowdown` is their time divided by that of other steps."""
 
     steps: int
     peak_bytes: int
@@ -166,8 +164,8 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run of a program. `exit` is its status, or the negative number of the signal that ended it. `lines` are
-    sorted by time, the longest first. `lines_lost` is the number of lines for which there was no space. `not_followed`
+    """One run of a program. `exit` is its status, or the negative number of the signal that ended the program. `lines`
+    are sorted by time, the longest first. `lines_lost` counts the lines without space in the record. `not_followed`
     names features of this torch that gpucheck cannot observe."""
 
     program: tuple[str, ...]
@@ -195,7 +193,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryLine:
-    """The copies and reads of one line of the program; `kind` and counts are those of `run`."""
+    """The copies and reads of one line of the program. `kind` and counts are those of `run`."""
 
     kind: str
     file: str
@@ -217,7 +215,7 @@ class HeldBytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
     """Memory at one moment of step `step`, counted from 0. `asked_bytes` were requested at `place`. `held` are the
-    lines that hold the most memory, and `made_in` has the bytes of all lines by the phase that created them."""
+    lines that hold the most memory, and `made_in` has all bytes by the phase that allocated them."""
 
     place: str | None
     phase: str
@@ -230,9 +228,9 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMemory:
-    """Tensors' bytes on the device, in blocks of 512. `total_bytes` is the size of the simulated memory; None if memory
-    was not judged. `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None
-    without one. `exceeded` is the first moment at which the tensors exceeded the total."""
+    """The memory of tensors on the device, in blocks of 512 bytes. `total_bytes` is the size of the simulated memory;
+    None if memory was not judged. `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the
+    last step; None without a step. `exceeded` is the first moment at which tensors needed more than the total."""
 
     total_bytes: int | None
     peak: MemoryMoment
@@ -244,8 +242,8 @@ class DryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMismatch:
-    """A mismatch that was raised in the program, as CUDA would raise it, `times` times. `ended` is whether it ended the
-    program. `assumed` is the number of values that had been assumed before."""
+    """A mismatch that was raised in the program `times` times, as CUDA would raise it. `ended` is whether the mismatch
+    ended the program. `assumed` is the number of values that had been assumed before."""
 
     mismatch: DeviceMismatchEntry
     ended: bool
@@ -255,7 +253,7 @@ class DryMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedValue:
-    """A missing value that the program read: it got 0 or False."""
+    """A missing value that the program read. The program got 0 or False."""
 
     what: str
     place: str | None
@@ -263,7 +261,7 @@ class AssumedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A part that runs differently than on the real device, with its line."""
+    """A line that runs differently than on the real device."""
 
     text: str
     place: str | None
@@ -271,7 +269,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryStop:
-    """The exception that ended the program. `of_device` is whether this machine or build may be its cause."""
+    """The exception that ended the program. `of_device` is whether this machine or build may be the cause."""
 
     kind: str
     text: str
@@ -290,12 +288,12 @@ class CaughtError(Remark):
 class DryResult:
     """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
-    `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` is None if
-    the program was cut off. `mixed` are errors about dtypes that the program caught, and the last error in a process
-    that it forked. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a DataLoader were
-    ended early. `not_reached` names code that did not run, although the code that ran leads to it. These are functions
-    of the program, and the next line of code that runs only once, if they use a module, an optimizer or a loss.
-    `not_followed` names features of this torch that gpucheck cannot simulate.
+    `steps` is the number of steps that were run, and `ended_after_steps` is whether gpucheck ended the program after
+    these. `memory` is None if the program was cut off. `mixed` are errors about dtypes that the program caught, and the
+    last error in a process that the program forked. `trains` is whether the program created an optimizer. `loops_ended`
+    is whether loops over a DataLoader were ended early. `not_reached` names code that uses a module, an optimizer or a
+    loss and did not run: functions of the program, and the next line of code that runs only once. `not_followed` names
+    features of this torch that gpucheck cannot simulate.
     """
 
     program: tuple[str, ...]
@@ -334,13 +332,13 @@ class RankError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
-    """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` the share of the steps in
-    which it is last. The times are means per step, in seconds; None: unknown. `state` is its process's state in /proc
-    at a hang, and `place` the user's line that it ran then. `ended_ns` is in nanoseconds after the epoch, on rank 0's
-    clock. `device` names what it used, joined by commas. `left_early`: it ended without an error, and other members of
-    one of its groups made more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is
-    the exception that ended it. In a job with sends and receives in its steps, `own_s` is the time of a step without
-    all waits for other ranks, and `p2p_s` the time of the waits in sends and receives.
+    """One rank. Times are means per step, in seconds. `late_s` is its delay after its siblings in a step, and
+    `last_share` the share of the steps in which this rank is last. `state` is the state in /proc at a hang, and `place`
+    the user's line at that time. `ended_ns` is in nanoseconds after the epoch, on rank 0's clock. `device` names the
+    used devices, joined by commas. `left_early`: the rank ended without an error, and other members of one of its
+    groups called more collectives there. `lost_peer`: the rank's error says that another rank was gone. `raised` is the
+    exception that ended the rank. In a job with sends and receives, `own_s` is the time of a step without waits for
+    other ranks, and `p2p_s` the time of waits in sends and receives.
     """
 
     rank: int
@@ -368,7 +366,7 @@ class JobRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """A collective: its operation, group and number there, and the user's line."""
+    """A collective: its operation, its group, its number in the group, and the user's line."""
 
     name: str
     group: str
@@ -379,9 +377,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
-    """A hanging collective. The ranks in `inside` wait in it, and those in `missing` have not reached it. Those in
-    `waiting` are missing because they wait in another collective. `resumed` is true if the missing ranks came later.
-    `at_ns` is when a rank detected the hang, in nanoseconds after the epoch."""
+    """A hanging collective. The ranks in `inside` wait in the collective, and those in `missing` have not called it.
+    The ranks in `waiting` are missing because they wait in another collective. `resumed` is true if the missing ranks
+    came later. `at_ns` is the time of a rank's detection, in nanoseconds after the epoch."""
 
     call: Collective
     waited_s: float
@@ -395,8 +393,8 @@ class JobHang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMismatch:
-    """Ranks that make different calls under the same number: `ranks` make `call`, and most others `expected`. If not
-    `has_majority`, `ranks` has all of them, and none is to blame."""
+    """Ranks that make different calls under the same number: `ranks` make `call`, and most others `expected`. Without
+    `has_majority`, `ranks` are all ranks, and the wrong rank is unknown."""
 
     ranks: tuple[int, ...]
     call: Collective
@@ -406,8 +404,8 @@ class JobMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicWork:
-    """Work of every n-th step, such as an evaluation or a checkpoint: this step takes `extra_s` longer than the others,
-    which is `share` of the job's time. `ranks` do it; empty if all do it or if that is unknown."""
+    """Work in every `every`-th step, such as an evaluation or a checkpoint. The step takes `extra_s` longer than
+    others, which is `share` of the job's time. `ranks` do this work; empty if all do or if the ranks are unknown."""
 
     every: int
     extra_s: float
@@ -418,11 +416,11 @@ class PeriodicWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
-    """A job's ranks. `late` are the ranks that hold up the job, by `cost_s` in each step of `step_s`. `activity` is the
-    work that takes `activity_s` longer on these ranks than on their siblings, at `place`. `arrival` says what the times
-    are: arrivals, or when the host issued the calls (NCCL). In a job with sends and receives in its steps, arrivals do
-    not show which rank is slow. A late rank there is slower than its siblings in the stage, or than itself before step
-    `since`. `busiest` are the ranks of the stage that works longest, which is not a fault."""
+    """The ranks of a job. `late` are the ranks that delay the job, by `cost_s` in each step of `step_s`. `activity` is
+    the work that takes `activity_s` longer on these ranks than on their siblings, at `place`. `arrival` is the meaning
+    of the times: arrivals, or when the host issued the calls (NCCL). With sends and receives, arrivals do not show
+    which rank is slow: there a late rank is slower than its siblings in the stage, or than itself before step `since`.
+    `busiest` are the ranks of the stage that works longest, which is not a fault."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]

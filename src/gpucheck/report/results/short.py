@@ -13,7 +13,7 @@ Relation = Literal["=", "≥"]
 
 @dataclass(frozen=True, slots=True)
 class FigureCheck:
-    """One figure with its expected value. `ok` is None if the device does not report the figure."""
+    """A memory figure with its expected value. `ok` is None if the device does not report the figure."""
 
     figure: str
     relation: Relation
@@ -24,8 +24,8 @@ class FigureCheck:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStep:
-    """One step of `memory`: its action (`does`), its meaning (`explanation`), and its figures with the expected values.
-    `exact` is true if figures must be equal, not only within bounds. `reason` says why a step was not judged."""
+    """One step of `memory`: its action (`does`), its meaning (`explanation`), and the figures afterwards. `exact` is
+    true if figures must equal the expected values, else false. `reason` says why a step was not judged."""
 
     step: StepName
     does: str
@@ -36,16 +36,16 @@ class MemoryStep:
     reason: str | None
 
 
-# A `held` stage was seen to work. The `broken` stage is the diagnosis. An `unreached` stage is above it and was not
-# seen to work. An `absent` stage does not apply to this machine.
+# `held`: the stage works. `broken`: the diagnosis. `unreached`: a stage above the broken stage, not known to work.
+# `absent`: the stage does not apply to this machine.
 StageState = Literal["held", "broken", "unreached", "unknown", "absent"]
-# The load `ran` to its end, `failed` (error, crash or hang), or did not run (`none`), as for lack of memory.
+# The load `ran` to its end, `failed` (error, crash or hang), or did not run (`none`), for example for lack of memory.
 LoadOutcome = Literal["ran", "failed", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageStanding:
-    """One stage: its state and the evidence, and the reason if the stage was not seen to work."""
+    """One stage and its state. `shown_by` is the evidence, or the reason if the stage is not known to work."""
 
     rung: str
     state: StageState
@@ -54,8 +54,8 @@ class StageStanding:
 
 @dataclass(frozen=True, slots=True)
 class GpuUnderLoad:
-    """One GPU under load. `telemetry` is like that of measurements, and `reason` says why it is None. `held_by` counts
-    the readings in which NVML gave each reason for a lower clock."""
+    """One GPU under load. `telemetry` is as in measurements, and `reason` says why `telemetry` is None. `held_by`
+    counts the readings with each of NVML's reasons for a lower clock."""
 
     device: str
     telemetry: dict[str, Any] | None
@@ -75,10 +75,9 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """The diagnosis. `first` is the ID of the first broken condition and `broken` its stage, or None if there is none.
-    `rungs` are all stages from the hardware up. `consequences` are the IDs of conditions that only follow from the
-    first, and `asked` is the number of checked conditions. `torch_works` is true if torch ran a kernel on a device.
-    `load` is None if no load was tried."""
+    """The diagnosis. `first` is the ID of the first broken condition and `broken` its stage; None if nothing is broken.
+    `rungs` are all stages from the hardware up. `consequences` are the IDs of conditions that follow from the first,
+    and `asked` is the number of checked conditions. `torch_works` is true if torch ran a kernel on a device."""
 
     first: str | None
     broken: str | None
@@ -89,7 +88,7 @@ class DoctorResult:
     load: LoadResult | None
 
 
-# The weight of the evidence: nothing else is possible, almost always right, or worth checking.
+# The weight of the evidence: proven, almost always right, or worth a check.
 Certainty = Literal["proof", "strong", "hint"]
 
 
@@ -105,7 +104,7 @@ class KnownId:
 @dataclass(frozen=True, slots=True)
 class IdPage:
     """The page of an ID: its meaning and the next step (`then`). `rung` (the stage) and `verdict` are those of a doctor
-    condition, and None for other IDs. `settle` says how to confirm the condition."""
+    condition; None for other IDs. `settle` is a way to confirm the condition."""
 
     id: str
     of: str
@@ -120,10 +119,9 @@ class IdPage:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """A known error text in the pasted text, and its line. `says` is a sentence with the text's own `numbers`, whose
-    keys have units. `then` is the next step, and `specific` is true if it uses the numbers too. `conditions` are
-    doctor's conditions that cause the error. A `symptom` says that something failed, but not the cause. `doubt` is a
-    reason against the match."""
+    """A known error text in the pasted text, and its line. `says` is a sentence with the `numbers` of the text, whose
+    keys have units. `then` is the next step, and `specific` is true if this step uses the numbers. `conditions` are
+    doctor's conditions that cause the error. A `symptom` has no known cause. `doubt` is a reason against the match."""
 
     id: str
     title: str
@@ -141,10 +139,9 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """The result of `explain`. Fields that do not belong to the question are None. `characters` is the number of
-    characters of a text that were read, and `matches` are the known errors in it, the root cause first.
-    `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. `page` is the page of an
-    ID. `known` are all IDs, if neither a text nor an ID was given."""
+    """The result of `explain` for a text (`characters`, `matches`), an ID (`page`), or neither (`known`: all IDs). The
+    other fields are None. `characters` were read of the text. `matches` are the known errors in the text, the root
+    cause first. `cut_from_bytes` is the size of a text of which only the end was read."""
 
     characters: int | None = None
     cut_from_bytes: int | None = None
@@ -164,7 +161,7 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The numbers of `files`, of mistakes `ignored` because of a comment, and of `unjudged` files, with the rules."""
+    """The rules, and the numbers of judged `files`, of mistakes `ignored` by a comment, and of `unjudged` files."""
 
     files: int = 0
     ignored: int = 0
@@ -177,11 +174,11 @@ Change = Literal["slower", "faster", "same", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """A measurement that both reports have. Times are seconds per call, the medians over the runs' medians. `ratio` is
-    the new time over the old, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at `ci_level`, and
-    is None with fewer than 3 runs a side. `differences` are those of the methods. `why` is the reason if `change`
-    is "cannot tell". `disturbed` names disturbances of most of the new side's runs, such as other processes on the CPU
-    or a throttled clock. `old_disturbed` names those of the old side."""
+    """A measurement that both reports have. Times are seconds per call, the median of the runs' medians. `ratio` is the
+    new time divided by the old time, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at
+    `ci_level`, None with fewer than 3 runs per side. `differences` are those of the methods. `why` is the reason if
+    `change` is "cannot tell". `disturbed` names disturbances of most of the new runs, such as other processes on the
+    CPU or a throttled clock, and `old_disturbed` those of most old runs."""
 
     name: str
     case: dict[str, Any]
@@ -208,10 +205,10 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of two reports. Differences are written as `old → new`. `alpha` is the chance that a table without
-    changes shows one. Rows within `same_within` count as the same: 0.05 is ±5 %. `old_command` and `new_command` made
-    the documents. `old_measurements` and `new_measurements` count their rows. `doubts` are reasons why figures may be
-    unreliable: a wrong result, a lost device, a command that was cut off."""
+    """The comparison of two reports. Differences are written as `old → new`. `alpha` is the probability that any change
+    is reported if nothing changed. Rows within `same_within` count as the same: 0.05 is ±5 %. `old_command` and
+    `new_command` created the documents, which have `old_measurements` and `new_measurements` rows. `doubts` are reasons
+    why times may be wrong: a wrong result, a lost device, a command that was cut off."""
 
     rows: tuple[ComparedRow, ...]
     only_old: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The answer of `stress`: for each device its curve, its results' checksums and its errors."""
+"""The answer of `stress`: the curve, the checksums of results, and the errors of each device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class StressSpread:
 
 @dataclass(frozen=True, slots=True)
 class StressPoint:
-    """A point of a device's curve: its work from `at_s` on, and the readings during this work. `rate` is that of the
-    work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and words of 64 bits that were
-    read and written (`word/s`) for memory. `word/s` is not the memory's bandwidth, because patterns are computed.
-    Power is a mean over at least 2 s of one turn. It is None in the turn's first 2 s, and on devices that do not count
-    energy. `held` is the reason why the clock was below the requested one."""
+    """A point of a device's curve: the work from `at_s` on, and the readings during this work. `rate` is that of the
+    steps. `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and `word/s` for memory: words of 64
+    bits that were read and written. `word/s` is not the memory's bandwidth, because patterns are computed. Power is a
+    mean over at least 2 s of one turn; None in the first 2 s, and on devices that do not count energy. `held` are the
+    reasons for a clock below the requested clock."""
 
     at_s: float
     kind: str
@@ -37,11 +37,10 @@ class StressPoint:
 
 @dataclass(frozen=True, slots=True)
 class StressWrong:
-    """A step whose result was wrong. `step` counts the device's steps, `result` names what was computed, `against` what
-    it was compared with: `first` (its own first result), `pattern` (what was written) or `float64`. `elements` is the
-    number of wrong elements, or None if unknown. `place` is the first of them, with its value and the right value as
-    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None for an exact
-    comparison."""
+    """A step whose result was wrong. `step` counts the device's steps, and `result` names the result. `against` is the
+    right value's source: `first` (the device's first result), `pattern` (the written pattern) or `float64`. `elements`
+    is the number of wrong elements; None if unknown. `place` is the first wrong index, with its value and the right
+    value as bits. `worst_of_bound` is the largest error as a share of the rounding bound, if there is one."""
 
     at_s: float
     step: int
@@ -61,12 +60,11 @@ class StressDevice:
     """One device; `name` is its id.
 
     Devices of the same `model` compute the same bits: `checksums` has the checksum of the first result of each kind.
-    `reproducible` is whether its libraries promise the same bits every time. `checks` is the number of products that
-    were compared with float64, and `worst_of_bound` their largest error as a share of what rounding explains. `wrong`
-    has the first wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error
-    counters rose. `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is the part
-    of the filled memory that the memory test has written and read; None without that test. `ended` is empty for a
-    device that ran to the end, else what ended it: `fault`, `error` or `signal`.
+    `reproducible` is whether the libraries promise the same bits every time. `checks` is the number of products that
+    were compared with float64, and `worst_of_bound` the largest error as a share of the rounding bound. `wrong` has the
+    first wrong steps, and `wrong_steps` is the number of all wrong steps. `counters` is the rise of each error counter
+    of the driver. `power_limit_w` is the limit in force. `memory_tested_bytes` is the part of the filled memory that
+    the memory test has written and read; None without this test. `ended` is empty, `fault`, `error` or `signal`.
     """
 
     name: str
@@ -92,8 +90,7 @@ class StressDevice:
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """The whole run: its options, and each device's result. In a turn all devices do one kind of work; `turn_s` is the
-    mean length of a turn."""
+    """The options and the results of all devices. In a turn (`turn_s` on average), all devices do one kind of work."""
 
     duration_s: float
     turn_s: float
