@@ -550,8 +550,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "inductor",
-        r"^CUDA_LAUNCH_BLOCKING=1 python …:",
-        r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
+        r"^CUDA_LAUNCH_BLOCKING=1 python …",
+        r"set TORCHDYNAMO_DISABLE=1. If the error goes away, torch.compile fails: use a newer torch; else \g<0>",
     ),
     *((here, r"MUJOCO_GL=egl.*", "MUJOCO_GL=glfw, and update the graphics driver") for here in ("windows", "mac")),
     ("mac", r"sudo nvidia-smi -pl .*", "try another power supply and cable, then Apple's diagnostics"),
