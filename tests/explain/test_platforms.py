@@ -64,8 +64,8 @@ def test_a_mac_is_not_told_to_install_cuda() -> None:
 def test_amds_gpus_have_no_xid_and_no_compute_sanitizer(pasted: str) -> None:
     answer = first(pasted)
     assert answer.then == (
-        "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i "
-        "amdgpu shows the driver's messages"
+        "AMD_SERIALIZE_KERNEL=3 python … ends the traceback at the failing line; sudo dmesg | grep -i amdgpu "
+        "shows the driver's messages"
     )
 
 
