@@ -560,7 +560,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     *((here, r"MUJOCO_GL=egl.*", "MUJOCO_GL=glfw, and update the graphics driver") for here in ("windows", "mac")),
     ("mac", r"sudo nvidia-smi -pl .*", "try another power supply and cable, then Apple's diagnostics"),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
-    ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
+    ("nccl_info", r"set NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),
     ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
     # A model server has options instead of a batch size and of code to change.
