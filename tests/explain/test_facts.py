@@ -415,7 +415,7 @@ attention.kernel|-ctk f16|ggml: tensor (cache_k_l0) in a buffer (Vulkan0) that c
 cupy.setup|cupy.zeros|ImportError: CuPy is not correctly installed.//original error: DLL load failed
 oom.cuda|smaller batch|InternalError: Failed copying input tensor to /job:localhost: Dst tensor is not initialized.
 quant.extension|the wheel|WARNING: CUDA kernels for auto_gptq are not installed, this will result in very slow inference
-harmless.message|nothing to do|UserWarning: expandable_segments not supported on this platform
+harmless.message|ignore the message|UserWarning: expandable_segments not supported on this platform
 torch.no_accelerator|whisper.cpp|whisper.py:126: UserWarning: FP16 is not supported on CPU; using FP32 instead
 numerics.nan|sdxl-vae-fp16-fix|GeForce GTX 1660 Ti, torch//train/box_loss: loss is nan
 cudnn.version|dpkg -S|torch//cuDNN version incompatibility: found runtime version (8, 9, 0): /usr/lib/libcudnn.so.8

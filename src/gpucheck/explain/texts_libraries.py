@@ -52,8 +52,7 @@ TEXTS: tuple[Condition, ...] = (
         r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
         meaning="An earlier kernel wrote outside its memory, or memory is full. cuBLAS itself is rarely at fault.",
         fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure, such as an index, or an extension (mmcv) built "
-        "for another torch: reinstall it. "
-        + _OOM_FIRST,
+        "for another torch: reinstall it. " + _OOM_FIRST,
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
@@ -224,8 +223,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no interface of this machine, the machine has only the "
         "loopback interface, or its host name has no address.",
         fix="ip -brief address shows the names. unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to the "
-        "interface that joins the machines (on one: lo). gloo needs a host name that /etc/hosts does not map to "
-        "127.0.1.1",
+        "interface that joins the machines (on one: lo). /etc/hosts must not map the host name to 127.0.1.1 for gloo",
         common=(r"Unable to find address for: ?\w+",),
     ),
     strong(
