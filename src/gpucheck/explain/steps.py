@@ -537,7 +537,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
     ("program", r"((?:compute-sanitizer|CUDA_LAUNCH_BLOCKING=1|AMD_SERIALIZE_KERNEL=3)) python …", r"\1 PROGRAM …"),
     # xFormers was the only attention for older GPUs before torch had its own.
-    ("vllm", r"pip uninstall xformers: [^;]*; (?:else )?", "--dtype float16 on a GPU before Ampere (V100, T4); else "),
+    ("vllm", r"pip uninstall xformers, [^;]*; else ", "use --dtype float16 on a GPU before Ampere (V100, T4); else "),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
     ("running", r"install a wheel of the package instead of building it; else install", "install"),

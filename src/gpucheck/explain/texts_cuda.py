@@ -499,8 +499,7 @@ TEXTS: tuple[Condition, ...] = (
         "xpu.memory_query",
         "this Intel GPU does not report its free memory",
         r"doesn'?t support querying the available free memory",
-        meaning="The driver reports it only through its management interface (Sysman), which integrated GPUs often "
-        "lack.",
+        meaning="The driver reports it only through Sysman, its management interface. Many integrated GPUs lack that.",
         fix="export ZES_ENABLE_SYSMAN=1 before the program starts. If that does not help, set the size in the program",
     ),
     hint(
@@ -520,8 +519,7 @@ TEXTS: tuple[Condition, ...] = (
         follows=("xpu.float64",),
         meaning="The error's name tells the cause: DEVICE_LOST a reset, OUT_OF_RESOURCES memory, INVALID_… the call.",
         fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset. If so, use a smaller batch "
-        "(ComfyUI: VAE Decode (Tiled), --lowvram); else update the compute runtime (intel-compute-runtime, level-zero) "
-        "and torch",
+        "(ComfyUI: VAE Decode (Tiled), --lowvram); else a newer compute runtime (intel-compute-runtime, level-zero)",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),

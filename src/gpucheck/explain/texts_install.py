@@ -105,8 +105,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="There is no driver, or the container lacks the capability compute.",
-        fix="on a host, install NVIDIA's driver. For a container, use --gpus all, "
-        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        fix="install NVIDIA's driver. A container needs --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
@@ -287,8 +286,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         meaning="Code is compiled against CUDA. Triton's launcher brings the header; other builds need the toolkit's.",
-        fix="install the toolkit of torch's CUDA and set CUDA_HOME=/usr/local/cuda (Triton: "
-        "C_INCLUDE_PATH=/usr/local/cuda/include)",
+        fix="set CUDA_HOME to the toolkit of torch's CUDA (Triton: C_INCLUDE_PATH=/usr/local/cuda/include)",
     ),
     proof(
         "compile.resources",

@@ -13,10 +13,9 @@ TEXTS: tuple[Condition, ...] = (
         r"none of output has requires_grad=True, this checkpoint\(\)",
         meaning="All parameters are frozen, or the loss was computed under no_grad. With adapters, reentrant "
         "activation checkpointing drops the gradient, because its inputs need none.",
-        fix="with checkpointing, call model.enable_input_require_grads() or set "
-        'gradient_checkpointing_kwargs={"use_reentrant": False} (kohya: no --gradient_checkpointing). Else print '
-        "sum(p.requires_grad for p in model.parameters()): 0 means frozen, or no adapter. Then look for no_grad(), "
-        ".detach() or .item() before the loss",
+        fix='with checkpointing, set gradient_checkpointing_kwargs={"use_reentrant": False} (kohya: no '
+        "--gradient_checkpointing) or call model.enable_input_require_grads(). Else sum(p.requires_grad for p in "
+        "model.parameters()): 0 means frozen, or no adapter. Look for no_grad(), .detach() or .item() before the loss",
     ),
     strong(
         "autograd.checkpoint",
