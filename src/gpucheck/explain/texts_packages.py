@@ -229,9 +229,8 @@ TEXTS: tuple[Condition, ...] = (
         "CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory|Found modules on cpu/disk|"
         "trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
-        fix="nvidia-smi shows other holders of memory: end them, or use a smaller model or more GPUs. For slow use of "
-        'the disk, offload_folder="x" in from_pretrained (bitsandbytes in 8 bits: '
-        "llm_int8_enable_fp32_cpu_offload=True)",
+        fix="nvidia-smi shows other holders of memory: end them, or use a smaller model or more GPUs. Slow, from the "
+        'disk: offload_folder="x" in from_pretrained (8 bits: llm_int8_enable_fp32_cpu_offload=True)',
         follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
@@ -382,8 +381,7 @@ TEXTS: tuple[Condition, ...] = (
         "xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
         meaning="The compiler's message is above, in the first line with `error:` or FAILED.",
         fix="explain the lines from the first `error:` on (pip install -v --no-build-isolation NAME shows all). "
-        "Usually CUDA toolkit, compiler and torch do not match. If its releases page has a wheel for this torch, use "
-        "it",
+        "Usually CUDA toolkit, compiler and torch do not match. A wheel of its releases page for this torch avoids it",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
@@ -601,8 +599,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
         meaning="It loads the system's shared FFmpeg libraries, and each release fits one torch.",
         fix="check ffmpeg -version: 4 to 7, or 8 from 0.8 on, with shared libraries (apt-get install ffmpeg, conda "
-        "install ffmpeg). Install the torchcodec for this torch: 0.7 for torch 2.8, 0.9 for 2.9, and so on in its "
-        "README",
+        "install ffmpeg). Install the torchcodec for this torch, by its README: 0.7 for torch 2.8, 0.9 for 2.9",
     ),
     proof(
         "checkpoint.weights_only",

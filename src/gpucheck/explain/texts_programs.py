@@ -90,8 +90,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Loading, copies and the start of each operation use the CPU while the GPU is idle.",
         fix="`gpucheck run train.py` shows where the time goes. For loading, use more num_workers and smaller files on "
         "a local disk; for small operations a larger batch or torch.compile. `gpucheck bench crossover` shows the size "
-        "from which the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi's list: gpucheck "
-        "doctor",
+        "from which the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi: gpucheck doctor",
         weak=(
             r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
             r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
