@@ -13,6 +13,90 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("cuinit.100", "torch.no_acc", "torch.sees_none")(
+        r"cuda_visible_devices\W{1,4}all\b",
+        "unset CUDA_VISIBLE_DEVICES, or set numbers (0,1). Only NVIDIA_VISIBLE_DEVICES takes the word all",
+        title="CUDA_VISIBLE_DEVICES=all hides every GPU: the variable takes numbers or UUIDs",
+        certainty="strong",
+    ),
+    of("cuinit.802")(
+        r"fabric ?manager[^\n]{0,80}version [\d.]+ don",
+        "install the fabric manager of exactly the driver's version (sudo apt-get install "
+        "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
+        title="the fabric manager does not start: its version is not the driver's",
+    ),
+    of("cuinit.804")(
+        r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
+        "reboot. If it stays, compare cat /proc/driver/nvidia/version with nvidia-smi, and remove folders called "
+        "compat from LD_LIBRARY_PATH",
+        title="the driver was updated, and its old kernel module probably still runs",
+    ),
+    of("hip.none")(
+        r"not supported in kfd",
+        "use the processor, or another GPU: sudo dmesg | grep kfd names the unsupported one. ROCm's list of supported "
+        "GPUs is at rocm.docs.amd.com; PyTorch's wheels need one of them",
+        title="the kernel's compute driver (amdkfd) does not support this AMD GPU",
+        certainty="proof",
+    ),
+    of("kernel.build")(
+        r"dkms\.conf does not exist",
+        "sudo rm -r /var/lib/dkms/nvidia/OLD_VERSION removes the driver that is no longer installed. Then run sudo dkms "
+        "autoinstall; dkms status must list the installed version for uname -r",
+        title="DKMS stops at the remains of an older NVIDIA driver, and builds no module",
+    ),
+    of("tensor.device_mismatch")(
+        r"gather function not implemented for cpu",
+        "return GPU tensors from forward(), and call .cpu() outside the wrapper; or use DistributedDataParallel",
+        title="the model inside DataParallel returns a CPU tensor",
+    ),
+    of("numerics.nan")(
+        r"\bgtx ?16[3-6]0",
+        "train in float32 (Ultralytics: amp=False; no fp16, half or autocast); for pictures --precision full --no-half",
+        title="a GTX 16xx computes float16 wrongly, which gives NaN",
+        certainty="strong",
+    ),
+    of("dist.rendezvous")(
+        r"(?:socket|connect)\w*[^\n]{0,60}timed out[^\n]{0,60}connect\w* to",
+        "start the head node first, with its own address (ip -brief address) as --rdzv-endpoint on every node. nc -vz "
+        "ADDRESS PORT on each tells whether a firewall blocks it. If the head does not recognise its own address, use "
+        "its host name, or --node-rank with --master-addr",
+        title="no rendezvous server answers at this address and port",
+    ),
+    of("oom.other")(
+        r"\b(?:compute|kv|pp) buffers?\b|\bllama|lm ?studio|gguf|koboldcpp",
+        "set a shorter context (-c 8192; num_ctx), then fewer layers on the GPU (-ngl N; LM Studio: GPU offload), a "
+        "smaller quantisation, or a smaller cache (-fa -ctk q8_0 -ctv q8_0); nvidia-smi shows other programs",
+        title="GPU memory does not hold the model with this context",
+    ),
+    of("bitsandbytes.setup")(
+        r"windowspath|[a-z]:\\[^\n]{0,200}libbitsandbytes_\w+\.so",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes (Windows since 0.43)",
+        title="this release of bitsandbytes is built for Linux, not for Windows",
+    ),
+    of("compile.ptxas")(
+        r"ptxas was searched in",
+        "conda install -c nvidia cuda-nvcc, and set TRITON_PTXAS_PATH to its bin/ptxas; or install a newer torch, whose "
+        "Triton brings its own",
+        title="Triton finds no ptxas, the assembler of the CUDA toolkit",
+    ),
+    of("import.symbol", "import.library")(
+        r"libc10\.so: cannot open",
+        "write import torch above the import of that package, which loads libc10. If it still fails, build the package "
+        "for this torch: pip install --force-reinstall --no-deps --no-build-isolation FOLDER_OF_ITS_SOURCES",
+        title="an extension of torch was imported before torch, or was built for another torch",
+    ),
+    of("import.dll", "import.symbol")(
+        r"\bprocedure could not be found",
+        "install torch again in a new environment, with the newest patch release of Python (3.6.0 and 3.7.0 are too old "
+        "for wheels), and no other torch in PATH",
+        title="a DLL, or Python itself, is of another version than the package expects",
+    ),
+    of("oom.cuda", "oom.other")(
+        r"\b(?:resum|continu)\w*[^\n.]{0,40}\bcheckpoint|checkpoint (?:is|was) loaded",
+        'call torch.load(path, map_location="cpu"), and del the loaded dictionary after load_state_dict. Else a second '
+        "copy stays on the GPU, and that of every rank on GPU 0",
+        title="GPU memory is full after a checkpoint was loaded, which probably still lies on the GPU",
+    ),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("oom.cuda")(
@@ -57,13 +141,13 @@ ADVICE: tuple[Advice, ...] = (
         title="this integrated GPU is not one that torch's XPU supports",
     ),
     of("crash.segfault")(
-        r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm",
+        r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm|\bradeon|\brx ?[567]\d00",
         "rocminfo | grep gfx, then HSA_OVERRIDE_GFX_VERSION of a relative: 9.0.0 (gfx90c), 10.3.0 (gfx103x), 11.0.0 "
         "(gfx110x); beside an integrated GPU HIP_VISIBLE_DEVICES=N of the other; else a torch or ROCm that lists it",
         title="ROCm probably has no code for this AMD GPU, or uses the processor's own",
     ),
     of("numerics.nan")(
-        r"nansexception|nans was produced|\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc))(?![\s\S]*(?:train|lora_))",
+        r"nansexception|nans was produced|\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc|sdxl|txt2img))(?![\s\S]*(?:train|lora_))",
         "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "
         "--no-half-vae; ComfyUI: --fp32-vae, --force-upcast-attention or --force-fp32; else another VAE (fp16-fix for "
         "SDXL): --disable-nan-check only shows black pictures",
@@ -221,7 +305,7 @@ ADVICE: tuple[Advice, ...] = (
         f"{SMALLER}; if that is not enough PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 python …, which lifts the limit and "
         "may freeze the Mac: it is a variable of the environment, not an argument",
     ),
-    of("oom.cuda")(
+    of("oom.cuda", "oom.other")(
         r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)|"
         r"\bonly (?:when|in|during|after|at)\b[^.\n]{0,40}\b(?:valid|eval|test)",
         "torch.inference_mode() around the evaluation, loss.item() where losses are added up; then a smaller batch",
@@ -425,7 +509,7 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train "
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|prepar\w* .{0,20}data|preprocess\w* .{0,30}data|map \(num_proc|generating train "
         r"split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
         "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
@@ -682,7 +766,8 @@ ADVICE: tuple[Advice, ...] = (
         "match. Delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     of("cuda.fork")(
-        "vllm", "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':"
+        r"\bvllm",
+        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
     ),
     of("oom.vllm")(
         r"retract(?:ed_reqs| requests)|preemptionmode\.",

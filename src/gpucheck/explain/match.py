@@ -303,7 +303,9 @@ def _bare(line: str) -> tuple[str, bool, str]:
         return "", False, ""
     line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
     if _PROMPT.match(line):
-        return line, True, ""
+        # People write a program's answer behind an arrow.
+        answer = re.split(r"\s(?:->|→|=>)\s", line)[1:]
+        return (answer[-1].strip(), False, "") if answer else (line, True, "")
     quiet, prefix = False, ""
     for _ in range(8):  # no line has more prefixes
         found = _PREFIX.match(line)
@@ -385,7 +387,7 @@ _OURS = re.compile(
     r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
     r"vram|fooocus|invokeai|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|"
     r"geforce|radeon)\b|\bisaac\w*|\btensorrt|"
-    r"\b\d0[5-9]0 ?ti\b|"
+    r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.

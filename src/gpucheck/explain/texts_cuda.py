@@ -380,7 +380,8 @@ TEXTS: tuple[Condition, ...] = (
         r"no ROCm-capable device is detected|No HIP GPUs are available|Tensile host: No devices found",
         r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
-        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd|open /dev/kfd: perm|adding custom device \W{0,2}/dev/(kfd|dri)",
+        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
+        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd\b",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "

@@ -96,6 +96,14 @@ TEXTS: tuple[Condition, ...] = (
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
     ),
+    strong(
+        "import.signature",
+        "a package's Python code and its compiled extension are of different releases",
+        r"incompatible function arguments\. The following argument types are supported:?.{0,300}(torch|at::)\.?Tensor",
+        meaning="The extension's function takes other arguments than the caller passes.",
+        fix="pip list shows both releases. Install the pair that belongs together: the release that the caller's "
+        "requirements name (mamba-ssm and causal-conv1d are two packages), with --no-build-isolation",
+    ),
     proof(
         "import.libcuda",
         "the driver's libcuda is not found",
@@ -256,6 +264,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or set CC=/path/to/compiler. On Windows use Visual Studio's build tools",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
+        weak=(r"\bcl\.exe\b.{0,60}\b(not found|no such file)|\bcl\.exe\b.{0,60}(找不到|未找到)",),
     ),
     hint(
         "compile.launcher",
@@ -305,6 +314,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
         r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)|PTX ?\.?version [\d.]+ does not support ?\.?target",
         r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
+        r"`?ptxas`? was searched in",
         r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",

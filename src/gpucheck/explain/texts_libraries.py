@@ -404,7 +404,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
-        r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
+        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message. The pipeline size must "
@@ -485,6 +485,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.device_mismatch",
         "two tensors are on different devices",
+        r"Gather function not implemented for CPU tensors",
         r"Expected all tensors to be on the same device|but found at least two devices|tensors? (to be )?on the same "
         r"device, but got|Unhandled FakeTensor Device Propagation|is on .{1,12}, but expected .{0,30} to be on|all "
         r"tensors must be on devices\[0\]|found two different devices|Tensor on device \w+ is not on the expected "

@@ -131,7 +131,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "process.killed",
-        "the process was killed from outside (SIGKILL)",
+        "the process was killed from outside (SIGKILL), usually because RAM was full",
         r"A worker died or was killed while executing|Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|Signal 9 "
         r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|interrupted by signal 9",
         r"\bactor (is dead|died)\b|its worker process has died|(exitcode ?:|exits with return code =) ?-9\b|\bexit(ed "
@@ -214,7 +214,7 @@ TEXTS: tuple[Condition, ...] = (
             r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) "
             r".{0,16}(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|"
             r"reboot)|\b(kill|stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|"
-            "still) (re|f|be|oc)",
+            r"still) (re|f|be|oc)|不\w{0,3}释放显存|显存.{0,12}占用.{0,20}(没有|看不到).{0,12}进程",
         ),
         follows=("oom.cuda", "cuinit."),
     ),
@@ -228,7 +228,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "oom.grows",
-        "GPU memory grows: the program probably keeps tensors of earlier steps",
+        "memory grows: the program probably keeps tensors of earlier steps",
         meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that produced it.",
         fix="in training, add up loss.item() and keep x.detach().cpu(); in inference, call the model under "
         "torch.inference_mode(). print(torch.cuda.memory_allocated()) after each step shows the growth",
@@ -237,7 +237,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\b(increas|grow|creep|climb|accumulat|fill)\w*"
             r"[^.]{0,40}\b(each|every|over time|until|continu|constant|step|epoch|iter|request|image)|\b(keep|continu|"
             r"constant|slow|always|is)\w*( \w+)? (adding up|(increas|grow|climb|ris)\w*)|\bnot (released|freed) "
-            r"after (every|each|infer))|\b(gpu|cuda|vram)\b[^.]{0,60}\bleak|\bleak\w* [^.]{0,40}\b(gpu|vram)\b",
+            r"after (every|each|infer))|\b(gpu|cuda|vram)\b[^.]{0,60}\bleak|\bleak\w* [^.]{0,40}\b(gpu|vram)\b|"
+            r"\b(ram|memory)\b.{0,200}loss\w* ?\+= ?[\w.]*loss\w*(?!\S*(item|detach))",
         ),
     ),
     strong(

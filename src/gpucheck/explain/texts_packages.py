@@ -56,6 +56,17 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A spawned process imports the program's file again, and that import starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":, or use num_workers=0',
     ),
+    hint(
+        "loader.slow",
+        "the GPU probably waits for the data",
+        meaning="Loading, decoding or the disk takes longer than the model's step.",
+        fix="gpucheck run SCRIPT shows how long the device waits. Raise num_workers up to the number of processor "
+        "cores, set persistent_workers=True, put the data on a local SSD, and store pictures smaller or in large files",
+        weak=(
+            r"\bdata(_time)?:? [\d.]+ ?\([1-9]\d*\.\d+\)|\b(gpu[- ]util\w*|gpu usage|util\w* of the gpu)\b.{0,80}\b"
+            r"(low|zero|0 ?%|drops?)\b.{0,160}\b(num_workers|data ?load\w*|disk|cpu (is|at|usage))",
+        ),
+    ),
     proof(
         "loader.files",
         "too many files are open",
@@ -108,6 +119,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Signal 11 \(SIGSEGV\)|Segfault encountered|\A\W*(fatal python error: )?(segfault|"
         r"segmentation fault)( \(core dumped\))?\W*\Z|ERROR: Unexpected segmentation fault encountered in worker",
         r"(exitcode ?:|exits with return code =) ?-11\b",
+        weak=(r"\bcrash\w*\b.{0,80}\bcore dump(ed)?\b",),
         meaning="Libraries do not fit together (an extension was built for another torch), or a driver fails.",
         fix="python -X faulthandler … shows the line. Then run it in a fresh environment with only torch",
         symptom=True,

@@ -228,7 +228,9 @@ TEXTS: tuple[Condition, ...] = (
             "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
             r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
-            r"\bpytorch +\d[\d.]+ +cpu_\w+|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
+            r"\bpytorch +\d[\d.]+ +(py\d\S*_)?cpu_\w+|"
+            r"\bcpuonly +\d|\bCPU[- ](build|version) of (py)?torch\b|\b(radeon|rx ?[5679]\d00|amd \(rocm\)).{0,400}"
+            r"\btorch\W{1,6}[12][\d.]+\+cu\d|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
             r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)|\b(uninstall|"
             r"replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
@@ -572,7 +574,7 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)|Unable to find the kernel source tree for the "
         r"currently running kernel|performing the step: \W?Building kernel modules|Leaving directory "
         r"\W?/var/lib/dkms/nvidia|Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such "
-        r"device)|The kernel module failed to load.{0,200}nvidia",
+        r"device)|The kernel module failed to load.{0,200}nvidia|/dkms/nvidia/.{0,60}dkms\.conf does not exist",
         r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)|\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|"
         r"error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error|dkms (build|install) .{0,20}\bnvidia\S* "
         r"-k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",

@@ -53,6 +53,15 @@ TEXTS: tuple[Condition, ...] = (
         "Trainer(inference_mode=False)), or call x.clone() outside",
     ),
     proof(
+        "fsdp.flatten",
+        "FSDP cannot join frozen and trained, or quantised, parameters in one unit",
+        r"flatten tensors with uniform requires_grad|Cannot flatten integer dtype tensors",
+        meaning="The first FSDP joins a unit's parameters into one tensor, so they must be alike.",
+        fix="for frozen parts, set use_orig_params=True (accelerate: fsdp_use_orig_params: true; peft: "
+        "fsdp_auto_wrap_policy(model)), or use FSDP 2. For integers, do not quantise to 8 bits; 4-bit weights need "
+        "bnb_4bit_quant_storage=torch.bfloat16",
+    ),
+    proof(
         "dist.wrapper",
         "the model's own method or attribute was looked up on its parallel wrapper",
         r"'?(DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine)'? object has no attr",
@@ -149,7 +158,8 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"invalid value encountered in cast.{0,40}(x_sample|images?\b)",),
         weak=(
             r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
-            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b",
+            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b|\bnans?\b"
+            r".{0,120}\bgtx ?16[3-6]0|\bgtx ?16[3-6]0.{0,300}\bnans?\b",
         ),
     ),
 )
