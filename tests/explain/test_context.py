@@ -26,7 +26,7 @@ def ids(pasted: str) -> list[str]:
         (
             "#12 3.4 bitsandbytes/cextension.py\n#12 3.5 CUDA SETUP: WARNING! libcuda.so not found!",
             "bitsandbytes.setup",
-            "out of the image's RUN lines",
+            "from the image's RUN lines",
             "pip install -U",
         ),
         (
@@ -222,7 +222,7 @@ def ids(pasted: str) -> list[str]:
         (
             "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
             "tensor.load",
-            'without an NVIDIA GPU torch.load(path, map_location="cpu")',
+            'without an NVIDIA GPU use torch.load(path, map_location="cpu")',
             "",
         ),
         (
@@ -419,14 +419,14 @@ def ids(pasted: str) -> list[str]:
         (
             "macOS 15\nERROR: No matching distribution found for triton",
             "pip.torch",
-            "leave that line out",
+            "remove that line",
             "pip index versions",
         ),
         (
             "Microsoft.ML.OnnxRuntime: LoadLibrary failed with error 126 when trying to load "
             "onnxruntime_providers_cuda.dll",
             "import.dll",
-            "12 and 9 from it on",
+            "then 12 and 9",
             "pip uninstall",
         ),
         (
@@ -643,7 +643,8 @@ def ids(pasted: str) -> list[str]:
         (
             SYMBOL.format("my_ext/_ops.cpython-310-x86_64-linux-gnu", "NS_4SourceENSt7__cxx1112basic_stringE"),
             "import.symbol",
-            "cxx11abiFALSE; or pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps my_ext==",
+            "cxx11abiFALSE. Or build it: pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "
+            "my_ext==",
             "NAME",
         ),
         (
@@ -699,7 +700,7 @@ def ids(pasted: str) -> list[str]:
         (
             "ImportError: libcublas.so.12: cannot open shared object file: No such file or directory",
             "import.library",
-            "does not begin with 12, a torch for CUDA 12",
+            "does not begin with 12, install a torch for CUDA 12",
             "",
         ),
         (

@@ -473,7 +473,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("crio", r"\bcontainerd\b", "crio"),
     ("cluster", r"\bupdate the driver\b", "ask the administrators for a newer driver"),
     ("old_torch", r"=expandable_segments:True", "=max_split_size_mb:128"),
-    ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |; a program on torch needs both built.*", ""),
+    ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |\. A program on torch also needs.*", ""),
     ("linux", r" \(Windows: [^)]*\)", ""),
     (
         "native",
