@@ -385,7 +385,7 @@ def ids(pasted: str) -> list[str]:
         (
             "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
             "numerics.nan",
-            "nothing while it is rare",
+            "ignore it while it is rare",
             "anomaly",
         ),
         # What the paste says was done already is no step.
@@ -813,7 +813,7 @@ def ids(pasted: str) -> list[str]:
         (
             "vllm serve m --gpu-memory-utilization 0.4\nValueError: No available memory for the cache blocks.",
             "oom.vllm",
-            "0.9 in place of 0.4",
+            "0.9 instead of 0.4",
             "end it",
         ),
         (
@@ -875,7 +875,7 @@ def test_metal_that_gives_nothing_is_not_full() -> None:
         "5.00 GB).\nTried to allocate 512 bytes on shared pool."
     )
     assert (answer.title, answer.certainty) == ("the Metal device gives torch no memory", "strong")
-    assert answer.then.startswith('device="cpu"')
+    assert answer.then.startswith('set device="cpu"')
 
 
 @pytest.mark.parametrize(
@@ -916,7 +916,7 @@ def test_a_list_of_errors_is_no_denial() -> None:
 def test_a_hang_beside_p2p_that_fails(said: str) -> None:
     answer = first(f"torch on 2 GPUs\n{said}\nthe P2P test hangs too\n")
     assert answer.id == "nccl.timeout"
-    assert answer.then.startswith("NCCL_P2P_DISABLE=1") and "ACS" in answer.then
+    assert answer.then.startswith("set NCCL_P2P_DISABLE=1") and "ACS" in answer.then
     assert "P2P" not in first(f"torch on 2 GPUs\n{said}\n").then
 
 

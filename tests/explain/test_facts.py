@@ -191,7 +191,7 @@ build.isolation|activate|python setup.py egg_info did not run.//ModuleNotFoundEr
 dist.ready_twice|=False|I use find_unused_parameters=True//Expected to mark a variable ready only once
 cuda.capability|tf2-py3|TensorFlow was not built with CUDA kernel binaries compatible with compute capability 12.0a
 cuda.handle|tensorflow:25|GeForce RTX 5070 tensorflow//cuLaunchKernel failed with 'CUDA_ERROR_INVALID_HANDLE'
-cuinit.999|of that moment|epoch 13/70//in _maybe_opt_step//RuntimeError: CUDA error: unknown error
+cuinit.999|that moment|epoch 13/70//in _maybe_opt_step//RuntimeError: CUDA error: unknown error
 loader.exited|--shm-size=8g|docker run torch//RuntimeError: DataLoader worker (pid(s) 25) exited unexpectedly
 loader.exited|--ipc=host|torch//RuntimeError: One or more background workers are no longer alive. Exiting.
 cuda.illegal_access|nvidia-nccl-cu12|2x RTX 5090//enqueue.cc:1556 NCCL WARN Cuda failure 700 'an illegal memory access
@@ -235,7 +235,7 @@ tensor.load|for CUDA|Driver Version: 535.1//0MiB/9MiB//dont know how to restore 
 tensor.load|num_gpus=1|import ray//Attempting to deserialize object on a CUDA device but torch.cuda
 nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
 nccl.infiniband|its rank's first error|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
-dist.world_size|or weights of another|Weight size = 7392 is not divisible by weight quantization block_k = 128
+dist.world_size|another quantisation|Weight size = 7392 is not divisible by weight quantization block_k = 128
 dist.mismatch|same collectives|RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running
 cuda.ordinal|LOCAL_RANK|torchrun --nnodes=2 train.py//RuntimeError: CUDA error: invalid device ordinal
 cuda.fork|restart the notebook|RuntimeError: Lightning can't create new processes if CUDA is already initialized.
@@ -285,7 +285,7 @@ cublas.failed|1.8.1+cu111|NVIDIA A100, torch==1.5.1//CUDA error: CUBLAS_STATUS_E
 oom.cuda|smaller batch|CUDA out of memory. Tried to allocate 4 GiB (4 GiB already allocated; 1 GiB free; 3.7 GiB cached)
 oom.cuda|torch.no_grad()|THCudaCheck FAIL file=b.cu line=58 error=2 : out of memory//a jump of memory in validation
 oom.vllm|--max-batch-total-tokens|Not enough memory to handle 16000 total tokens with 2 prefill tokens.
-oom.mps|not an argument|How to use HIGH_WATERMARK_RATIO?//MPS backend out of memory (MPS allocated: 2.44 GB
+oom.mps|environment|How to use HIGH_WATERMARK_RATIO?//MPS backend out of memory (MPS allocated: 2.44 GB
 dist.accelerate|NCCL_IB_DISABLE=1|RTX 4000 series doesn't support faster communication. Please set NCCL_IB_DISABLE=1
 dist.port|sets the port itself|I changed MASTER_PORT, the same error//RuntimeError: Address already in use
 cuda.ordinal|--nproc_per_node=2|CUDA_VISIBLE_DEVICES=1,2 torchrun --nproc_per_node=4 a.py//invalid device ordinal
@@ -544,7 +544,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "[W socket.cpp:663] [c10d] The client socket cannot be initialized to connect to [localhost]:29500 "
             "(errno: 97 - Address family not supported by protocol).",
             "dist.tcp",
-            "nothing",
+            "ignore it",
             "",
         ),
         (
