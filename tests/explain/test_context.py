@@ -52,7 +52,7 @@ def ids(pasted: str) -> list[str]:
             "app.exe of PyInstaller\nNVIDIA GeForce RTX 5070 with CUDA capability sm_120 is not compatible with the "
             "current PyTorch installation. The current PyTorch install supports CUDA capabilities sm_37 compute_37.",
             "cuda.capability",
-            "a newer release of the program",
+            "update the program",
             "harmless",
         ),
         (
@@ -319,7 +319,7 @@ def ids(pasted: str) -> list[str]:
             'pipe = P.from_pretrained(x).to("cuda")\npipe.enable_model_cpu_offload()\n'
             + OOM.format("8.00 GiB of which 9.00 MiB is free."),
             "oom.cuda",
-            'take .to("cuda") away',
+            'remove .to("cuda")',
             "smaller batch",
         ),
         (

@@ -981,7 +981,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         (
             "OSError: /env/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
             "import.symbol",
-            "torchaudio has torch's own number",
+            "torchaudio has torch's number",
         ),
         (
             "ImportError: /env/dist-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c106ivalue14ConstantString6createE",

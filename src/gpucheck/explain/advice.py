@@ -526,7 +526,7 @@ ADVICE: tuple[Advice, ...] = (
         r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth|axolotl|llama-?factory|liger|\btrl\b",
         lambda facts: (
             'put with torch.autocast("cuda", dtype=torch.{}): around the step or generate(). Use one type for '
-            "torch_dtype, bnb_4bit_compute_dtype and the Trainer's {}=True. For Unsloth: dtype=None, for_inference(model) "
+            "torch_dtype, bnb_4bit_compute_dtype and the Trainer's {}=True. Unsloth: dtype=None, for_inference(model) "
             "before generate, and pip install -U unsloth unsloth_zoo"
         ).format(*(("float16", "fp16") if facts.holds(r"\bhalf\b|v100|\bt4\b") else ("bfloat16", "bf16"))),
         title="parts of a model with adapters, or its input, are of different data types",
