@@ -78,8 +78,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(found|available|detected)",
         r"ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on the",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or the container or driver has no GPU.",
-        fix="run nvidia-smi -L where the program runs. If it lists the GPU, unset CUDA_VISIBLE_DEVICES. If not, start the "
-        "container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
+        fix="run nvidia-smi -L where the program runs. If it lists the GPU, unset CUDA_VISIBLE_DEVICES. If not, start "
+        "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
     strong(
@@ -89,8 +89,9 @@ TEXTS: tuple[Condition, ...] = (
         r"your system|Could not find cuda drivers on your machine|CUDA driver (is )?not (found|installed)|Failed to "
         r"load libcuda|failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
-        fix="run nvidia-smi on the host. If it works, start the container with --gpus all (podman: --device nvidia.com/gpu="
-        "all); else install NVIDIA's driver (TensorFlow: also pip install 'tensorflow[and-cuda]'). " + _DOCTOR,
+        fix="run nvidia-smi on the host. If it works, start the container with --gpus all (podman: --device "
+        "nvidia.com/gpu=all); else install NVIDIA's driver (TensorFlow: also pip install 'tensorflow[and-cuda]'). "
+        + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
         logged=True,
     ),
@@ -197,8 +198,8 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA: unknown error",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or forbidden, the memory "
         "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES changed after CUDA had started.",
-        fix="ls -l /dev/nvidia-uvm shows whether it exists. If not, sudo nvidia-modprobe -c 0 -u. After a suspend, sudo rmmod "
-        "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
+        fix="ls -l /dev/nvidia-uvm shows whether it exists. If not, sudo nvidia-modprobe -c 0 -u. After a suspend, "
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
     ),
     hint(
         "cuinit.unexpected",
@@ -228,11 +229,10 @@ TEXTS: tuple[Condition, ...] = (
             "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
             r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
-            r"\bpytorch +\d[\d.]+ +(py\d\S*_)?cpu_\w+|"
-            r"\bcpuonly +\d|\bCPU[- ](build|version) of (py)?torch\b|\b(radeon|rx ?[5679]\d00|amd \(rocm\)).{0,400}"
-            r"\btorch\W{1,6}[12][\d.]+\+cu\d|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
-            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)|\b(uninstall|"
-            r"replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            r"\bpytorch +\d[\d.]+ +(py\d\S*_)?cpu_\w+|\bcpuonly +\d|\bCPU[- ](build|version) of (py)?torch\b|\b(radeon|"
+            r"rx ?[5679]\d00|amd \(rocm\)).{0,400}\btorch\W{1,6}[12][\d.]+\+cu\d|\b(py)?torch\b.{0,40}\b(uninstall|"
+            r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_de"
+            r"vice|_lazy_init|\bGPU\b)|\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
     ),
     hint(
@@ -276,8 +276,9 @@ TEXTS: tuple[Condition, ...] = (
         r"only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! with)(?!.{0,40}(capabil|sm_?\d|H100|Amper))",
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: torch is built for the CPU, driver, container or job has no GPU, or CUDA_VISIBLE_DEVICES hides it.",
-        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi show what is missing. "
-        "None means a torch for the CPU. If nvidia-smi fails, repair the driver or the container. " + _DOCTOR,
+        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi show what "
+        "is missing. None means a torch for the CPU. If nvidia-smi fails, repair the driver or the container. "
+        + _DOCTOR,
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),

@@ -157,9 +157,9 @@ TEXTS: tuple[Condition, ...] = (
         "what overflows (q.float() in its attention or norm) or for the whole model. torch.isfinite finds it",
         common=(r"invalid value encountered in cast.{0,40}(x_sample|images?\b)",),
         weak=(
-            r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
-            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b|\bnans?\b"
-            r".{0,120}\bgtx ?16[3-6]0|\bgtx ?16[3-6]0.{0,300}\bnans?\b",
+            r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|"
+            r"\bnans?\b.{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|"
+            r"picture)s?\b|\bnans?\b.{0,120}\bgtx ?16[3-6]0|\bgtx ?16[3-6]0.{0,300}\bnans?\b",
         ),
     ),
 )
