@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
@@ -13,6 +14,30 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("llamacpp.start")(
+        r"layers\.offload=0\b[^\n]*memory\.required\.kv=\"?(?:[3-9]|\d\d+)\.\d gib",
+        "set a shorter context (num_ctx, OLLAMA_CONTEXT_LENGTH=8192) and OLLAMA_NUM_PARALLEL=1, which multiplies it",
+        title="the context's cache (memory.required.kv) is larger than the GPU's free memory",
+    ),
+    of("nvcc.old")(
+        r"cuda_fp8\.h\b",
+        "install the toolkit of torch's CUDA (11.8 or newer has this header), export CUDA_HOME=FOLDER, and put its bin "
+        "first in PATH: nvcc --version shows which is used. Then rm -r ~/.cache/flashinfer",
+        title="the CUDA toolkit in use is older than 11.8, which brought the header cuda_fp8.h",
+    ),
+    of("oom.host")(
+        r"requires more system memory",
+        "set a shorter context: num_ctx in the client, OLLAMA_CONTEXT_LENGTH=8192, OLLAMA_NUM_PARALLEL=1. Or use a "
+        "smaller quantisation or model; ollama ps shows what it takes",
+        title="the model with this context needs more RAM than is free (Ollama)",
+        certainty="strong",
+    ),
+    of("cuinit.too_old")(
+        r"\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
+        "write runtimeClassName: nvidia into the pod, and resources.limits nvidia.com/gpu: 1. kubectl exec POD -- "
+        "nvidia-smi must work; else the host's driver is older than the image's CUDA",
+        title="the pod has no driver: probably it runs without the nvidia runtime (or the host's driver is too old)",
+    ),
     of("cuinit.100", "torch.no_acc", "torch.sees_none")(
         r"cuda_visible_devices\W{1,4}all\b",
         "unset CUDA_VISIBLE_DEVICES, or set numbers (0,1). Only NVIDIA_VISIBLE_DEVICES takes the word all",
@@ -25,11 +50,77 @@ ADVICE: tuple[Advice, ...] = (
         "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
         title="the fabric manager does not start: its version is not the driver's",
     ),
+    of("cuinit.no_driver")(
+        lambda facts: facts.vendor == "intel" or facts.holds(r"\bipex\b|\barc\b"),
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, pass /dev/dri to the container, and use "
+        "the device xpu (the program's option for Intel GPUs). NVIDIA's driver does not help",
+        title="the program asks for NVIDIA's CUDA, and the GPU is one of Intel",
+    ),
     of("cuinit.804")(
         r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
         "reboot. If it stays, compare cat /proc/driver/nvidia/version with nvidia-smi, and remove folders called "
         "compat from LD_LIBRARY_PATH",
         title="the driver was updated, and its old kernel module probably still runs",
+    ),
+    of("cuinit.804")(
+        "container",
+        "update the host's driver, or use an image with an older CUDA than nvidia-smi shows on the host (NVIDIA's "
+        "images: -e NVIDIA_DISABLE_REQUIRE=1 does not help)",
+        title="the host's driver is older than the image's CUDA, and only data-centre GPUs can use the image's own "
+        "libcuda",
+    ),
+    of("hip.none", "tensor.not_implemented")(
+        r"\bzluda\b",
+        "install AMD's newest driver and the HIP SDK for Windows, put its folder bin in PATH, delete the folder "
+        ".zluda, and install the program again with its ZLUDA option, not DirectML. Older GPUs also need rocBLAS's "
+        "library files",
+        title="ZLUDA did not start: it finds no HIP SDK, or no AMD GPU that the SDK supports",
+    ),
+    of("llamacpp.cpu")(
+        r"\A(?=[\s\S]*\bpodman)[\s\S]*(?:driver|graphics card)[^\n]{0,60}\bupdat|\A(?=[\s\S]*\bpodman)[\s\S]*updat\w*"
+        r"[^\n]{0,60}(?:driver|graphics card)",
+        becomes="container.cdi",
+    ),
+    of("llamacpp.cpu")(
+        r"\A(?![\s\S]*(?:-ngl|n[-_]gpu[-_]layers|ollama|lm ?studio))[\s\S]*(?:llama[-_.](?:cli|server)|\./main)\b",
+        "add -ngl 99 (--n-gpu-layers) to the command, and leave -t at the number of processor cores. llama-cli "
+        "--list-devices must list the GPU: else build with -DGGML_CUDA=ON",
+        title="llama.cpp probably computes on the CPU: the command names no layers for the GPU (-ngl)",
+    ),
+    of("compile.missing")(
+        r"no module named triton\.\w",
+        "pip install -U triton (Windows: triton-windows), at the release that this torch requires (pip show torch), or "
+        "another release of the package that imports it",
+        title="the installed Triton lacks a module that a package imports: their releases do not fit",
+    ),
+    of("kernel.build")(r"\bsecure ?boot\b", becomes="kernel.key_rejected"),
+    of("dist.world_size")(
+        r"num_processes: 1\b[\s\S]{0,200}num_machines: [2-9]",
+        "set num_processes to the number of GPUs of all machines together (accelerate config, or --num_processes)",
+        title="accelerate's num_processes is smaller than the number of machines",
+    ),
+    of("dist.set_device")(
+        r"n/a\W+(\d+)\W+c\W[\s\S]*n/a\W+\1\W+c\W",
+        'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything uses CUDA, and torch.load(path, '
+        'map_location="cpu"). Or show each process its own GPU alone: CUDA_VISIBLE_DEVICES',
+        title="processes hold memory on a second GPU beside their own",
+    ),
+    of("slurm.gres")(
+        r"--gpu-bind",
+        "leave out --gpu-bind, so that each task sees all GPUs of the job, or use --gpu-bind=per_task:1 and device 0 "
+        "in each task",
+        title="Slurm's --gpu-bind shows each task only the GPUs near its cores",
+    ),
+    of("dist.port")(
+        r"--local_rank[= ]0\b",
+        'read int(os.environ["LOCAL_RANK"]) in the program, and leave out --local_rank 0: with it each process starts '
+        "rank 0's server",
+        title="every process takes itself for rank 0, and opens the same port",
+    ),
+    of("cuda.ordinal")(
+        r"#sbatch|\bsrun\b|--gres=",
+        "ask Slurm for the GPUs that the program uses: --gres=gpu:N with N = --ntasks-per-node = the Trainer's devices",
+        title="the program wants more GPUs than Slurm gave the job",
     ),
     of("hip.none")(
         r"not supported in kfd",
@@ -63,7 +154,7 @@ ADVICE: tuple[Advice, ...] = (
         title="no rendezvous server answers at this address and port",
     ),
     of("oom.other")(
-        r"\b(?:compute|kv|pp) buffers?\b|\bllama|lm ?studio|gguf|koboldcpp",
+        r"\b(?:compute|kv|pp)(?: cache)? buffers?\b|\bkv cache\b|\bllama|lm ?studio|gguf|koboldcpp",
         "set a shorter context (-c 8192; num_ctx), then fewer layers on the GPU (-ngl N; LM Studio: GPU offload), a "
         "smaller quantisation, or a smaller cache (-fa -ctk q8_0 -ctv q8_0); nvidia-smi shows other programs",
         title="GPU memory does not hold the model with this context",

@@ -387,7 +387,7 @@ _OURS = re.compile(
     r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
     r"vram|fooocus|invokeai|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|"
     r"geforce|radeon)\b|\bisaac\w*|\btensorrt|"
-    r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|"
+    r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|\blnksta\b|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.
@@ -409,7 +409,8 @@ _HARMLESS = re.compile(
 )
 # Words before an error that a sentence only mentions: the sentence denies it, warns of it or asks about it.
 _DENIED = re.compile(
-    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|\b(is|was|are|were|do|"
+    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|\b(no|without)( \w+,)+$|"
+    r"\b(is|was|are|were|do|"
     r"does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|"
     r"in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( "
     r"also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "

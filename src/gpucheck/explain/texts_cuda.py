@@ -167,9 +167,9 @@ TEXTS: tuple[Condition, ...] = (
         r"GPU\(s\) detected to run this container|which is of compute capability \(CC\) \d|does not include kernels "
         r"for this GPU|not built with CUDA kernel binaries compatible with compute capability|The current PyTorch "
         r"install supports CUDA capabilities|PyTorch no longer supports this GPU because it is too old|which is of "
-        r"(cuda )?capability \d+\.\d|with CUDA capability sm_\d+|Minimum and Maximum cuda capability supported by "
-        r"this version of PyTorch|(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer "
-        r"supported)|is not compatible with devices with SM <",
+        r"(cuda )?capability \d+\.\d|with CUDA capability sm_\d+|Minimum and Maximum cuda capability supported by this "
+        r"version of PyTorch|(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)|is "
+        r"not compatible with devices with SM <|device does not support the current version of Torch/CUDA",
         r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| on)?|"
         r"support) (CUDA|torch|pytorch|cu) ?\d|\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|"
         r"can't) (support|work with|work on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)|\bYour GPU is too "
@@ -333,7 +333,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="warm up on a side stream before the capture, and move .item(), .cpu(), synchronize() and prints out of "
         "it. Without CUDA graphs (torch.compile: a mode other than reduce-overhead) the program runs more slowly",
         weak=(
-            r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail|error)",
+            r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail\w*(?!: ?\w)|error)",
             r"CUDA graphs? captur\w* (fail|error)",
             r"\b(capture_one_batch_size|capture_model|_capture_cudagraphs)\b",
         ),
@@ -381,7 +381,8 @@ TEXTS: tuple[Condition, ...] = (
         r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
         r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
-        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd\b",
+        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd\b|ZLUDA failed to initialize|ROCm: no agent "
+        r"was",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "

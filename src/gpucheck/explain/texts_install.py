@@ -80,7 +80,7 @@ TEXTS: tuple[Condition, ...] = (
         "import.symbol",
         "a compiled package was built for another torch",
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-        r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
+        r"(libc10|libtorch)\w*\.so[.\d]*:? (cannot open shared object file|version|=> not found)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
         r"PyTorch and torch_\w+ were compiled with different CUDA|Cannot (find|load) (DGL C\+\+|Graphbolt)",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
@@ -325,7 +325,7 @@ TEXTS: tuple[Condition, ...] = (
         "Triton is not installed",
         r"Cannot find a working triton installation|TritonMissing|A matching Triton is not available",
         r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
-        r"\bNo module named '?triton'?(?![\w.])",
+        r"\bNo module named '?triton\b",
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in '
         "r])' shows the version that this torch needs: pip install triton==VERSION (on Windows triton-windows)",
@@ -406,6 +406,7 @@ TEXTS: tuple[Condition, ...] = (
         r"C\+\+1[47] (or later )?compatible compiler)|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]|nvcc "
         r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
         "configured host compiler",
+        r"cuda_fp8\.h\b",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "
         "newer (CXX=g++-11). If the package sets -std=c++14 itself, update it, or write c++17 in its setup.py",

@@ -388,6 +388,7 @@ TEXTS: tuple[Condition, ...] = (
         r"the GPU devices are not known|nccl communicator is created to work on|selected device indices .{0,80}don'?t "
         r"match the local rank|DistributedDataParallel'?s? (device_ids and output_device arguments only work|input "
         r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping",
+        r"\b(\d+) n/a n/a (\d+) c \S+ \d+mib.{0,600}\b(?!\1\b)\d+ n/a n/a \2 c \S+ \d+mib",
         meaning="Each process uses cuda:0 until it sets its own GPU. NCCL, FSDP and DDP then use that one too.",
         fix='set local_rank = int(os.environ["LOCAL_RANK"]), call torch.cuda.set_device(local_rank) before making the '
         'model, init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
@@ -404,7 +405,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
-        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by",
+        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by|"
+        r"num_processes: 1\b.{0,200}num_machines: [2-9]",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message. The pipeline size must "

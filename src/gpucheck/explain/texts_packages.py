@@ -56,17 +56,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A spawned process imports the program's file again, and that import starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":, or use num_workers=0',
     ),
-    hint(
-        "loader.slow",
-        "the GPU probably waits for the data",
-        meaning="Loading, decoding or the disk takes longer than the model's step.",
-        fix="gpucheck run SCRIPT shows how long the device waits. Raise num_workers up to the number of processor "
-        "cores, set persistent_workers=True, put the data on a local SSD, and store pictures smaller or in large files",
-        weak=(
-            r"\bdata(_time)?:? [\d.]+ ?\([1-9]\d*\.\d+\)|\b(gpu[- ]util\w*|gpu usage|util\w* of the gpu)\b.{0,80}\b"
-            r"(low|zero|0 ?%|drops?)\b.{0,160}\b(num_workers|data ?load\w*|disk|cpu (is|at|usage))",
-        ),
-    ),
     proof(
         "loader.files",
         "too many files are open",
@@ -341,6 +330,7 @@ TEXTS: tuple[Condition, ...] = (
         "build.memory",
         "a compile was killed, or ran out of memory",
         r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9|nvcc error *: .{0,40}died due to signal (9|11)",
+        r"Killed signal terminated program cc1plus",
         meaning="Each compiler takes gigabytes, and ninja starts one per core. RAM was full, not GPU memory.",
         fix="set MAX_JOBS=2 (and NVCC_THREADS=1) before the same command, or use a wheel instead of a build",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
@@ -349,6 +339,25 @@ TEXTS: tuple[Condition, ...] = (
             r"xformers)\b.{0,120}\b(freez|unresponsive|reboot|swap|crash|hang|out of (memory|ram))",
             r"\b(system|server|machine|pc)\b.{0,20}\b(crash|freez|hang)\w*\b.{0,20} when (install|build|compil)ing",
         ),
+    ),
+    strong(
+        "import.module",
+        "a Python package is not installed in the environment that runs the program",
+        meaning="It may be installed for another Python, or lie only in the folder of a clone.",
+        fix="python -m pip install NAME, with the Python that runs the program (python -c 'import sys; "
+        "print(sys.executable)'). In a clone: pip install -e . Launchers start their processes in another folder",
+        symptom=True,
+        common=(r"ModuleNotFoundError: No module named \W?\w[\w.]*",),
+        follows=("import.", "cuinit.", "torch.", "dist."),
+    ),
+    strong(
+        "import.name",
+        "two packages do not fit: one imports a name that this release of the other lacks",
+        meaning="The other package is older or newer than the first one expects.",
+        fix="pip install -U both, or read the requirements of the package whose file is last in the traceback (pip "
+        "show NAME), and install that release of the other. pip check lists conflicts",
+        common=(r"ImportError: cannot import name \W?\w+\W? from \W?(?!triton|torch)\w[\w.]*",),
+        follows=("import.", "cuinit.", "torch."),
     ),
     strong(
         "build.setuptools",
@@ -435,11 +444,12 @@ TEXTS: tuple[Condition, ...] = (
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it doesn'?t "
         r"have a source distribution or wheel|Could not find a version that satisfies the requirement (py)?(torch\w*|"
-        r"triton|bitsandbytes|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|"
-        r"\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b|Unable to find "
-        r"installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl is not a supported wheel "
-        r"on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|\b404\b.{0,200}/redist/jp/v\d+/\S*torch|"
-        r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
+        r"triton|bitsandbytes|detectron2|mmcv|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|"
+        r"bitsandbytes|detectron2|mmcv|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|"
+        r"xformers)\b|Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl "
+        r"is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|"
+        r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch|PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing "
+        r"provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
         meaning="The version is not on pip's index (only PyTorch's own index has +cu… builds), or it has no wheel for "
         "this Python, this system or this processor.",
@@ -509,7 +519,7 @@ TEXTS: tuple[Condition, ...] = (
         "load any common_ops library|CUTLASS: Arch conditional MMA instruction used without targeting|Failed to open: "
         r".{0,200}sm_?\d+a?_\w+\.cuh|Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+|No "
         "supported CUDA architectures found for major versions|cutlass.{0,60}(Error Internal|kArchMismatch|"
-        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+",
+        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+|Error occurred when running GEMM!",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
@@ -594,6 +604,10 @@ TEXTS: tuple[Condition, ...] = (
         "nvidia-smi (AMD: rocminfo) where it runs. OLLAMA_DEBUG=1 ollama serve prints the reason at discovery",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
+        weak=(
+            r"\b(llama[-_.](cli|server|cpp)|\./main|lm ?studio|koboldcpp|gguf|ollama)\b.{0,900}(\bgpus?\b.{0,60}(slow|"
+            r"0 usage|does not|not show|idle|instead)|0 usage of gpu|(runs?|running|uses?|using|on) (on )?(the )?cpu)",
+        ),
     ),
     hint(
         "deepep.timeout",

@@ -92,10 +92,11 @@ TEXTS: tuple[Condition, ...] = (
         "a local disk; for small operations a larger batch or torch.compile. `gpucheck bench crossover` shows the size "
         "from which the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi: gpucheck doctor",
         weak=(
-            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
-            r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
-            r"\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower (on|with|using) (the |my |a )?GPU\b|\bCPU "
-            r"(is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|\b(slow|long)\b.{0,20}\bdata ?load",
+            r"\bdata(_time)?:? [\d.]+ ?\([1-9]\d*\.\d+\)|\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|"
+            r"fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|"
+            r"sits)( mostly| often)? (idl\w+|waiting)\b|\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower "
+            r"(on|with|using) (the |my |a )?GPU\b|\bCPU (is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|"
+            r"\b(slow|long)\b.{0,20}\bdata ?load",
             r"\b(util\w* of (the )?gpu|gpu[- ]?load|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(no|zero) gpu[- ]?(util|"
             r"usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) [^.]{0,25}\b(gpu|"
             r"cuda)\b|.{0,30}\bthe gpu is\b)",
@@ -117,5 +118,76 @@ TEXTS: tuple[Condition, ...] = (
         fix="ignore the message. If something fails, explain the error that comes after it",
         symptom=True,
         logged=True,
+    ),
+    hint(
+        "program.cpu",
+        "the model probably stays on the CPU: the shown code never moves it to the GPU",
+        meaning="from_pretrained() loads into RAM unless it gets a device_map or device.",
+        fix='call .to("cuda") on the model, or pipeline.to(torch.device("cuda")), and on its inputs. Then gpucheck run '
+        "SCRIPT shows whether the GPU works",
+        weak=(
+            r"from_pretrained\(.{0,3000}\b(slow|real-time factor)\b|\b(slow|real-time factor)\b.{0,3000}from_pretrained"
+            r"\(",
+        ),
+        unless=r"\.to\(|\.cuda\(|device_?map|device ?=|--device",
+    ),
+    hint(
+        "link.slow",
+        "the PCIe link runs below what the GPU and the slot can do",
+        meaning="An idle GPU lowers the link's speed by itself, never its width. Under load a low speed is a fault.",
+        fix="gpucheck bench transfer measures it under load. Then put the GPU into the slot of 16 lanes at the CPU, "
+        "without a riser, and set the slot's generation in the firmware. x16 of PCIe 4.0 carries about 26 GB/s in each "
+        "direction",
+        weak=(
+            r"LnkSta:.{0,60}\(downgraded\)|\bpcie\b.{0,40}\b(degraded|downgraded)|\bpcie (gen ?)?[1-3](\.0)? (x\d+ "
+            r")?(instead|only)",
+        ),
+    ),
+    hint(
+        "power.cut",
+        "the machine switches off or restarts under GPU load: probably the power supply",
+        meaning="GPUs draw up to twice their limit for milliseconds. Logs end without an error.",
+        fix="sudo nvidia-smi -pl WATTS, well below the default, as a test. If it then holds, use a stronger power "
+        "supply, with one cable for each connector of the GPU",
+        weak=(
+            r"hard-?power-?cut|\b(pc|machine|computer|system|server|workstation)\b.{0,30}\b(shuts? (down|off)|powers? "
+            r"off|restarts?|reboots?|turns? off)\b.{0,80}\b(train|gpu|load|infer|generat)\w*",
+        ),
+    ),
+    hint(
+        "power.capped",
+        "the driver lowers the GPU's clock: its power or heat is at a limit",
+        meaning="`SW Power Cap` is the power limit, `HW Slowdown` and `HW Power Brake` come from the board or its "
+        "supply.",
+        fix="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limits and the reason. Check supply, cables and "
+        "air flow. gpucheck bench matmul shows what it costs",
+        weak=(
+            r"\b(sw|hw) power (cap|brake)( slowdown)?\b.{0,30}\b(active|appear)|\bhw (thermal )?slowdown ?: "
+            r"?active\b",
+        ),
+    ),
+    strong(
+        "ecc.pending",
+        "the GPU replaced bad memory, which takes effect only at a reset",
+        r"Remapped Rows.{0,200}Pending ?: Yes|Pending Page Blacklist ?: Yes",
+        meaning="Uncorrectable errors led to a remapping of rows. `Remapping Failure Occurred: Yes` means replace the "
+        "GPU.",
+        fix="stop all work on it, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices and "
+        "nvidia-smi -q -d ROW_REMAPPER show whether the remap worked. If errors return, replace the GPU",
+    ),
+    strong(
+        "host.memory",
+        "the host's RAM has uncorrectable errors: a memory module, not the GPU",
+        r"\bEDAC MC\d+: \d+ UE\b|Uncorrectable (ECC|memory).{0,90}DIMM|DIMM\w*.{0,60}uncorrectable",
+        meaning="The line names the module or its channel.",
+        fix="reseat or replace the named DIMM. ipmitool sel list and sudo ras-mc-ctl --errors show all of its errors",
+    ),
+    hint(
+        "mask.mig_one",
+        "a process can use only one MIG instance, whatever the job was given",
+        meaning="CUDA shows each process the first instance in CUDA_VISIBLE_DEVICES as device 0.",
+        fix="start one process for each instance: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L lists them). Or ask for "
+        "a larger instance, or a whole GPU",
+        weak=(r"\bmig\b.{0,400}\b(uses? only|only uses?|only (1|one)|1 visible cuda)",),
     ),
 )

@@ -102,7 +102,8 @@ TEXTS: tuple[Condition, ...] = (
         r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
         r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
         r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
-        r"libcuda\S{0,40}undefined symbol: cu\w+|symbol lookup for cuCtxCreate_v\d failed",
+        r"libcuda\S{0,40}undefined symbol: cu\w+|\bdriver >= ?\d{3}[\d.]* required|symbol lookup for cuCtxCreate_v\d "
+        r"failed",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without a "
@@ -427,7 +428,10 @@ TEXTS: tuple[Condition, ...] = (
         "drained node nvidia-smi -L must list every GPU first; then scontrol update nodename=NODE state=resume",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
-        weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
+        weak=(
+            r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b|--gpu-bind=(closest|"
+            r"single)",
+        ),
     ),
     strong(
         "kubernetes.plugin",
