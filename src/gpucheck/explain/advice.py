@@ -14,6 +14,36 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("dtensor.mixed")(
+        r"no attribute \W?(?:full_tensor|to_local)",
+        "start the program on at least two GPUs, or with its option without FSDP",
+        title="the model is not sharded: with one GPU, FSDP keeps plain tensors, which have no full_tensor()",
+    ),
+    of("dist.port")(
+        r"error while attempting to bind on address",
+        "use another --port, or end the process that has it: ss -ltnp | grep PORT (an earlier server of the same "
+        "model)",
+        title="the server's port is taken by another process",
+    ),
+    of("import.torch")(r"\bpip3? install (?!(?:-\S+ )*torch)", becomes="build.isolation"),
+    of("oom.other", "oom.cuda")(
+        r"\bvllm\b[\s\S]*\b(?:multi-?process\w*|second|two|both)\b",
+        "start one engine for all requests, or give each a share: gpu_memory_utilization=0.4 for two on one GPU",
+        title="GPU memory is full: each vLLM engine reserves 90 % of it by default, however small the model",
+        certainty="hint",
+    ),
+    of("attention.kernel")(
+        r"cutlassf: no kernel",
+        "use torch_dtype=torch.float16 instead of bfloat16 before Ampere (V100, T4, RTX 20), or float32. Else set "
+        'attn_implementation="eager", or torch.backends.cuda.enable_mem_efficient_sdp(False)',
+        title="the memory-efficient attention kernel lacks this data type on this GPU: usually bfloat16 before Ampere",
+    ),
+    of("torch.no_acc")(
+        lambda facts: "mac" in facts.platforms and facts.holds("webui"),
+        "start it with webui.sh, whose settings for macOS have --skip-torch-cuda-test --no-half. It then uses MPS on "
+        "Apple silicon; export COMMANDLINE_ARGS with both if they are missing",
+        title="a Mac has no CUDA, so the web UI has to skip its test for CUDA",
+    ),
     of("llamacpp.start")(
         r"layers\.offload=0\b[^\n]*memory\.required\.kv=\"?(?:[3-9]|\d\d+)\.\d gib",
         "set a shorter context (num_ctx, OLLAMA_CONTEXT_LENGTH=8192) and OLLAMA_NUM_PARALLEL=1, which multiplies it",
@@ -177,7 +207,7 @@ ADVICE: tuple[Advice, ...] = (
         title="an extension of torch was imported before torch, or was built for another torch",
     ),
     of("import.dll", "import.symbol")(
-        r"\bprocedure could not be found",
+        r"\bprocedure could not be found|winerror 127|找不到指定的程序",
         "install torch again in a new environment, with the newest patch release of Python (3.6.0 and 3.7.0 are too "
         "old for wheels), and no other torch in PATH",
         title="a DLL, or Python itself, is of another version than the package expects",
@@ -353,7 +383,8 @@ ADVICE: tuple[Advice, ...] = (
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
-        r"device_map ?= ?\W?auto|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|low_cpu_mem",
+        r"device_map ?= ?\W?auto|bitsandbytes[/\\]|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|"
+        r"low_cpu_mem",
         'load the model without offloading: on one GPU if it fits ({"": 0} as the device_map), else on the CPU '
         '("cpu"), on more GPUs, or a smaller model. Else update the program that the traceback names',
         title="a part of the model is on the meta device: probably offloaded, which this program does not expect",

@@ -207,7 +207,7 @@ ADVICE: tuple[Advice, ...] = (
         r"\A(?=[\s\S]*nvml: insuff)[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|\brhel\b|rocky)",
         "start the container with --security-opt label=disable (Compose security_opt: [label=disable]), or allow it "
         "for all: sudo setsebool -P container_use_devices on. sudo ausearch -m avc -ts recent shows what was refused",
-        title="SELinux probably denies the container access to the GPU's device files",
+        title="the container's user may not open the GPU's device files, or SELinux denies it",
     ),
     of("container.cli")(
         r"(?:after|each|every)\b[^.\n]{0,24}\b(?:re)?boot|(?:until|must) (?:i )?run \W{0,4}nvidia-smi|custom device",

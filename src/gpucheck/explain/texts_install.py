@@ -134,7 +134,7 @@ TEXTS: tuple[Condition, ...] = (
         r"hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared "
         "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
         r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
-        r"library path|execution-provider\w*: invalid choice",
+        r"library path|execution-provider\w*: invalid choice|LoadLibrary failed with error 126",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
         meaning="The package needs another major CUDA version (the number after .so), its nvidia-… wheels are missing, "
         "or they are in site-packages/nvidia, where a program other than torch does not look.",
@@ -142,6 +142,19 @@ TEXTS: tuple[Condition, ...] = (
         "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of the version in the "
         "name, or the program's release for the installed CUDA",
         follows=("cudnn.version",),
+    ),
+    strong(
+        "import.shared",
+        "a shared library of a program is not on the loader's path, or not installed",
+        meaning="The program was moved away from its libraries, or the image lacks a system package.",
+        fix="if the library belongs to the program (libllama, libggml), export LD_LIBRARY_PATH=FOLDER of it (macOS "
+        "DYLD_LIBRARY_PATH), or run cmake --install and sudo ldconfig. Else install its package, in a container in the "
+        "image: libgomp1, libgl1 (libGL.so.1), libglib2.0-0, libopenmpi-dev (libmpi), libnuma1",
+        common=(
+            r"error while loading shared libraries: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\S+: cannot open",
+            r"ImportError: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\w+\.so[.\d]*: cannot open|dyld\S*: Library not "
+            r"loaded",
+        ),
     ),
     strong(
         "import.nms",
@@ -157,7 +170,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "import.torch",
         "torch is not installed here",
-        r"\bNo module named '?torch'?(?![\w.])",
+        r"\bNo module named '?torch'?(?!\w|\.\w)",
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
         fix="python -m pip show torch checks that Python. Use the one with torch, or python -m pip install torch",
         follows=("build.isolation",),
@@ -188,6 +201,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
         r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
         r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
+        r"Unknown attribute allow_fp16_accumulation",
         meaning="The package uses a function that this torch lacks, because torch is older or newer than expected.",
         fix="pip show torch NAME; then install the versions of both that the package's release notes name",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -406,6 +420,7 @@ TEXTS: tuple[Condition, ...] = (
         r"C\+\+1[47] (or later )?compatible compiler)|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]|nvcc "
         r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
         "configured host compiler",
+        r"namespace \W?cooperative_groups\W? has no member",
         r"cuda_fp8\.h\b",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "

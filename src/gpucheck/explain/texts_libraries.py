@@ -332,6 +332,7 @@ TEXTS: tuple[Condition, ...] = (
         r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
         fix="use torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
+        common=(r"error while attempting to bind on address",),
     ),
     strong(
         "dist.rendezvous",
@@ -411,6 +412,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message. The pipeline size must "
         "divide the layers, the tensor size the heads. The batch size is micro batch × accumulation × processes",
+        common=(r"AssertionError: \d+ is not divisible by \d+",),
     ),
     proof(
         "dist.mismatch",
@@ -723,6 +725,7 @@ TEXTS: tuple[Condition, ...] = (
         "dtensor.mixed",
         "an operation got a sharded tensor beside a plain one",
         r"mixed torch\.Tensor and DTensor",
+        r"Tensor'? object has no attribute \W?(full_tensor|to_local)\b",
         meaning="FSDP2 and tensor parallelism make parameters DTensors. Tensors outside the wrapped module stay plain.",
         fix="call the wrapped module instead of using its parameters directly. Else use distribute_tensor(x, mesh, "
         "[Replicate()]) for the plain tensor, or p.full_tensor() for the sharded one",

@@ -214,7 +214,8 @@ TEXTS: tuple[Condition, ...] = (
             r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) "
             r".{0,16}(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|"
             r"reboot)|\b(kill|stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|"
-            r"still) (re|f|be|oc)|不\w{0,3}释放显存|显存.{0,12}占用.{0,20}(没有|看不到).{0,12}进程",
+            r"still) (re|f|be|oc)|\bgpus? (were|was|are|is) still (occupied|used|full)|不\w{0,3}释放显存|"
+            r"显存.{0,12}占用.{0,20}(没有|看不到).{0,12}进程",
         ),
         follows=("oom.cuda", "cuinit."),
     ),
@@ -245,14 +246,15 @@ TEXTS: tuple[Condition, ...] = (
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
         r"at least one request with the models?'?s? max seq len|reserved for KV Cache is -[\d.]+ ?GiB|No available "
-        r"memory for the cache blocks|Free memory on device.{0,60}is less than desired GPU memory utilization|max "
-        r"seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache|KV cache is "
-        r"needed, which is larger than the available KV cache memory|Try increasing gpu_memory_utilization|CUDA out "
-        r"of memory occurred when warming up sampler|(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) "
-        r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory "
-        r"profiling\. .{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only "
-        r"one request|is preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to "
-        r"handle .{0,20}(total|prefill) tokens|Insufficient memory to allocate KV-caches|leave no GPU memory for the",
+        r"memory for the cache blocks|Free memory on device.{0,60}is less than desired GPU memory utilization|max seq "
+        r"len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache|KV cache is needed, "
+        r"which is larger than the available KV cache memory|Try increasing gpu_memory_utilization|CUDA out of memory "
+        r"occurred when warming up sampler|(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) "
+        r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory profiling\. "
+        r".{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only one request|is "
+        r"preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to handle .{0,20}(total|"
+        r"prefill) tokens|tokens\) exceeds the maximum allowed length|Insufficient memory to allocate KV-caches|leave "
+        r"no GPU memory for the",
         r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
         meaning="Weights and cache share vLLM's memory. Other programs hold memory, or the weights leave no space.",
         fix="nvidia-smi shows other holders of memory: end them. Then use a smaller vLLM --max-model-len (SGLang "

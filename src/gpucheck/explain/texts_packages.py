@@ -347,7 +347,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="python -m pip install NAME, with the Python that runs the program (python -c 'import sys; "
         "print(sys.executable)'). In a clone: pip install -e . Launchers start their processes in another folder",
         symptom=True,
-        common=(r"ModuleNotFoundError: No module named \W?\w[\w.]*",),
+        common=(r"ModuleNotFoundError: No module named \W?(?!torch|vllm|sglang|triton|sgl_)\w[\w.]*",),
         follows=("import.", "cuinit.", "torch.", "dist."),
     ),
     strong(
@@ -428,6 +428,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
         r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
         r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
+        r"Filename too long.{0,400}(sgl|flash|cutlass|cuda|torch|vllm)|(sgl|flash|cutlass|cuda|torch|"
+        r"vllm).{0,400}Filename too long",
         meaning="Many CUDA extensions support only gcc and Linux. Others need another Visual Studio.",
         fix="install a wheel for Windows of this torch and Python (see the project's releases and issues), or run the "
         'program inside WSL. To build it, use "Desktop development with C++" of Visual Studio\'s build tools, in a '
@@ -455,7 +457,10 @@ TEXTS: tuple[Condition, ...] = (
         "this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions. Use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
-        common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
+        common=(
+            r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",
+            r"Unable to find installation candidates for",
+        ),
     ),
     strong(
         "pip.conflict",
@@ -556,6 +561,15 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(error|fail|crash)",
             r"ggml-\w+\.(cu|cpp):\d+|\bggml_abort",
         ),
+    ),
+    proof(
+        "llamacpp.model",
+        "llama.cpp does not know this model file: it is older than the model, or the file is no language model",
+        r"unknown (model|pre-tokenizer) (architecture|type): \W?\w+|error loading model architecture",
+        meaning="A GGUF file names its architecture. Each release of llama.cpp knows those of its time.",
+        fix="update llama.cpp, or the program that contains it (Ollama, LM Studio, llama-cpp-python). For `clip`, the "
+        "file is a projector: pass it by --mmproj, and the language model by --model",
+        follows=("llamacpp.start",),
     ),
     hint(
         "llamacpp.cpu_build",

@@ -190,4 +190,13 @@ TEXTS: tuple[Condition, ...] = (
         "a larger instance, or a whole GPU",
         weak=(r"\bmig\b.{0,400}\b(uses? only|only uses?|only (1|one)|1 visible cuda)",),
     ),
+    strong(
+        "cloud.quota",
+        "the cloud gives this account no GPU machine here: its quota is used up, or none is free",
+        r"more vCPU capacity than your current vCPU limit|Quota \W?(NVIDIA_\w+|GPUS_ALL_REGIONS)\W? exceeded",
+        r"InsufficientInstanceCapacity|ZONE_RESOURCE_POOL_EXHAUSTED|(NC|ND|NV)\w+ Family.{0,80}quota|SkuNotAvailable",
+        meaning="New accounts start with a quota of 0 for GPU machines. Capacity differs by zone.",
+        fix="ask for more in the cloud's quota page (AWS: Running On-Demand G and VT instances; Google: "
+        "GPUS_ALL_REGIONS), or try another zone or type of machine",
+    ),
 )

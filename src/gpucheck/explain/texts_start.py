@@ -290,7 +290,8 @@ TEXTS: tuple[Condition, ...] = (
             r")?\W?cpu\b.{0,160}\bgpu|\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b|\b(us(es?|ing)|"
             r"fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b|\bgpus?\b(?! "
             r"available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b|\b(can'?t|"
-            "cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) (on |to |"
+            "cannot|doesn'?t|won'?t|isn'?t|not|unable to|how (can|do) i|how to) "
+            "(run|use|using|detect(ing)?|see|switch) (on |to |"
             r"it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
         ),
     ),
