@@ -52,9 +52,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.segfault")(
         r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm",
-        "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION of a close relative: 9.0.0 (gfx90c), 10.3.0 "
-        "(gfx103x), 11.0.0 (gfx110x). Beside an integrated GPU set HIP_VISIBLE_DEVICES=N of the other. Else use a "
-        "torch or ROCm that lists it",
+        "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION to a relative's: 9.0.0 (gfx90c), 10.3.0 "
+        "(gfx103x), 11.0.0 (gfx110x). To skip an integrated GPU, set HIP_VISIBLE_DEVICES=N. Else update ROCm and torch",
         title="ROCm probably has no code for this AMD GPU, or uses the integrated one",
     ),
     of("numerics.nan")(
@@ -172,8 +171,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
-        "call model.to(device) before using it, because the input is on the GPU (torchsummary: "
-        'summary(model.to("cuda"), …))',
+        'call model.to(device) first, because the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
@@ -244,8 +242,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.fork")(
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        "restart the notebook's kernel, and use the GPU only in the launched function: no .to('cuda'), torch.cuda call "
-        "or Accelerator() before (Lightning: strategy='ddp_notebook')",
+        'restart the notebook\'s kernel, and use the GPU only in the launched function (Lightning: "ddp_notebook")',
         title="the notebook had started CUDA before it started processes",
     ),
     of("cuda.capture")(
@@ -363,8 +360,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.not_implemented")(
         r"cpu_offload",
-        "pip install -U diffusers accelerate (or the release before). Use the pipeline itself, not pipe.text_encoder "
-        'and other parts beside it, or pipe.to("cuda") without offloading',
+        'pip install -U diffusers accelerate. Use the whole pipeline, not its parts, or pipe.to("cuda") for all',
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
     ),
     of("attention.kernel")(
@@ -379,8 +375,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.bus", "shm.bus")(
         "shm",
-        "df -h of the folders of data, checkpoints and caches shows whether a disk is full; sudo dmesg | tail shows a "
-        "failing disk or RAM; python -X faulthandler … names the line",
+        "df -h of the folders of data, checkpoints and caches shows a full disk, sudo dmesg | tail a failing disk or "
+        "RAM; python -X faulthandler … names the line",
         title="a memory-mapped file ended, or the hardware failed: the text shows that shared memory suffices",
         certainty="hint",
     ),
@@ -503,8 +499,7 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
-        'call x.to(next(model.parameters()).dtype) on the input, or run the step under torch.autocast("cuda"). '
-        "NumPy's arrays are float64: use torch.from_numpy(a).float()",
+        'call x.to(next(model.parameters()).dtype), or use torch.autocast("cuda"). NumPy: torch.from_numpy(a).float()',
         title="the input and the weights are of different data types",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
@@ -717,8 +712,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda", "oom.nvml_assert")(
         "jetson",
-        "run one smaller or quantized model at a time, and stop the desktop, which shares this memory (sudo systemctl "
-        "isolate multi-user.target). sudo tegrastats shows it",
+        "run one smaller or quantized model without the desktop (sudo systemctl isolate multi-user.target; tegrastats)",
     ),
     of("oom.cuda", "oom.hip", "oom.nvml_assert")(
         lambda facts: "server" in facts.names,

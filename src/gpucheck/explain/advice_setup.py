@@ -267,9 +267,8 @@ ADVICE: tuple[Advice, ...] = (
     of("bitsandbytes.setup")(
         r"requires accelerate|requires the latest version of bitsandbytes|need to install .{0,4}pip install "
         r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
-        "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (in a "
-        "notebook, restart the kernel, which has cached the list of packages). torch.cuda.is_available() must be True: "
-        "older releases of transformers raise the same error if it is False",
+        "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (a notebook: "
+        "its kernel). torch.cuda.is_available() must be True: old transformers raise this error without a GPU",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
     ),
     of("cuda.no_kernel")(
@@ -430,8 +429,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.capture", "torch.internal")(
         lambda facts: facts.holds("captures_underway" if facts.holds("internal assert") else "server"),
-        "set vLLM --enforce-eager (SGLang --disable-cuda-graph) to run without CUDA graphs, more slowly. If there is "
-        "an earlier error, that is the cause; else try a newer release",
+        "set vLLM --enforce-eager (SGLang --disable-cuda-graph). If an earlier error is above, solve that; else update",
     ),
     of("torch.cpu_only")(
         r"compiled with mps|support for mps devices",
@@ -610,9 +608,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.missing")(
         r"no cuda toolset found",
-        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
-        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio. Or install the CUDA toolkit "
-        "again after Visual Studio, with Visual Studio Integration",
+        "copy CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing Toolkit) to "
+        "MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio. Or reinstall the CUDA toolkit after it",
         title="Visual Studio lacks the CUDA toolkit's integration",
     ),
     of("nvcc.missing")(

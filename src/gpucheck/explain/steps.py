@@ -511,7 +511,6 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"\bsudo (?=nvidia-smi)", ""),
     ("windows", r"apt-get install ffmpeg, conda", 'the "full-shared" build with its bin folder on PATH, or conda'),
     ("mac", r"apt-get install ffmpeg, conda", "brew install ffmpeg, or conda"),
-    ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     (
         "windows",
         r"unset LD_LIBRARY_PATH if echo \$LD_LIBRARY_PATH prints a folder",

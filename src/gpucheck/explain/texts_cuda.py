@@ -448,8 +448,7 @@ TEXTS: tuple[Condition, ...] = (
         r"syscall|CUDA IPC .{0,60}only supports tensors on the same (GPU|node)|IPC handle not found for GPU UUID|"
         r"Error reconstructing CUDA IPC tensor",
         meaning="The sending process must live as long as the receiver uses the tensor. Both must see the same GPU.",
-        fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until the receiver is "
-        "done, and remove expandable_segments from PYTORCH_CUDA_ALLOC_CONF",
+        fix="pass CPU tensors (x.cpu()) between processes; else keep the producer alive, without expandable_segments",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
     strong(

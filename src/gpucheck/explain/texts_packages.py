@@ -429,8 +429,7 @@ TEXTS: tuple[Condition, ...] = (
         r"on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|\b404\b.{0,200}/redist/jp/v\d+/\S*torch|"
         r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        meaning="The version is not on pip's index (only PyTorch's own index has +cu… builds), or it has no wheel for "
-        "this Python, this system or this processor.",
+        meaning="pip's index lacks the version (only PyTorch's has +cu…), or no wheel fits this Python or system.",
         fix="compare python --version with the release's Python versions. Use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
