@@ -91,8 +91,8 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.timeout")(
         r"(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
         r"distributed e|gpus?\b)",
-        "set NCCL_P2P_DISABLE=1 before the command. If that helps, turn IOMMU and ACS off (gpucheck doctor). Unset "
-        "NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID of each rank shows where it waits",
+        "set NCCL_P2P_DISABLE=1 before the command. If P2P is the cause, turn IOMMU and ACS off (gpucheck doctor). "
+        "Unset NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID shows where each rank waits",
         title="training on several GPUs hangs: probably the GPUs or the processes do not reach each other",
     ),
     of("nccl.unhandled_system")(
@@ -325,7 +325,7 @@ ADVICE: tuple[Advice, ...] = (
     of("vllm.start")(
         r"\A(?=[\s\S]*(?:\bhang|stuck|\bhung|freez|broadcast block))[\s\S]*tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9]",
         "try NCCL_P2P_DISABLE=1, and separately --disable-custom-all-reduce, to see whether transfers between GPUs "
-        "hang. If so, turn IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
+        "hang. If they do, turn IOMMU and ACS off in the firmware (gpucheck doctor). NCCL_DEBUG=INFO shows where",
         title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
     ),
     of("cuda.not_supported")(

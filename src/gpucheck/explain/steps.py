@@ -244,7 +244,7 @@ def untried(then: str, facts: Facts) -> str:
         )
     ]
     whole = " ".join(kept).rstrip("; ")
-    shorter = re.sub(r"^(?:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
+    shorter = re.sub(r"^(?i:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
     return whole if len(whole) == len(then) else shorter
 
 

@@ -245,7 +245,7 @@ TEXTS: tuple[Condition, ...] = (
         r"hip\w*Peer\w* failed|peer access is not supported between these two devices|peer mapping resources exhausted",
         meaning="These GPUs cannot copy directly to each other, or too many peers are mapped (at most eight).",
         fix="set NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too). `gpucheck bench transfer "
-        "--device all` shows which pairs can copy. If this cures a freeze, turn IOMMU and ACS off (gpucheck doctor)",
+        "--device all` shows which pairs can copy. If P2P causes a freeze, turn IOMMU and ACS off (gpucheck doctor)",
         conditions=("peers.iommu", "peers.acs"),
     ),
     proof(

@@ -35,7 +35,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
         r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
         meaning="Workers pass batches through shared memory. A container's /dev/shm is 64 MiB by default.",
-        fix=_SHM + ". num_workers=0 uses none",
+        fix=_SHM + ". Or use num_workers=0",
     ),
     strong(
         "shm.open",
