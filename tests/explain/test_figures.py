@@ -16,7 +16,7 @@ from gpucheck.units import GIB, KIB, MIB, TIB
 def numbers(pasted: str) -> tuple[str, figures.Figures]:
     """The id of a pasted text, and its figures."""
     match = find(pasted, TEXTS, OF_CONDITIONS)[0]
-    return match.text.id, figures.read(match.text.id, match.said, match.around)
+    return match.text.id, figures.read(match.text.id, match.excerpt, match.context)
 
 
 def bytes_(value: float, unit: int) -> int:
@@ -381,7 +381,7 @@ def test_which_gpu_an_xid_is_of(pasted: str, expected: dict[str, Any]) -> None:
 def test_of_two_gpus_an_xid_is_of_its_own() -> None:
     pasted = "NVRM: Xid (PCI:0000:17:00): 94, pid=7\nNVRM: Xid (PCI:0000:b3:00): 31, pid=8"
     for match in find(pasted, TEXTS):
-        read = figures.read(match.text.id, match.said, match.around).numbers
+        read = figures.read(match.text.id, match.excerpt, match.context).numbers
         assert (read["bus"], read["pid"]) == {"xid.94": ("0000:17:00", 7), "xid.31": ("0000:b3:00", 8)}[match.text.id]
 
 

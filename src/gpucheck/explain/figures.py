@@ -33,7 +33,7 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a text: the numbers, a sentence about them, and if they show more the step, a doubt, a title."""
+    """The numbers of a text and a sentence about them. The step, doubt and title are set if the numbers show more."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
@@ -58,43 +58,44 @@ class Reading:
     in_line: bool = False
 
 
-def read(name: str, said: str, around: str = "") -> Figures:
+def read(name: str, excerpt: str, context: str = "") -> Figures:
     """Read the numbers of the text with the id `name`.
 
-    `said` has the text's line and the lines after it; `around` also has the lines before.
+    `excerpt` has the text's line and the lines after it; `context` also has the lines before.
     """
     family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
     for reading in (reading for reading in _READINGS if reading.of == family):
         # A line of the container toolkit itself has the whole error.
         in_line = reading.in_line or (
-            name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", said)
+            name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", excerpt)
         )
-        found = _found(said if in_line else around or said, _each(reading.patterns))
-        if found is not None:
-            says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
-            then = reading.then(found) if callable(reading.then) else _filled(reading.then, found)
-            return Figures(found, says, then)
+        numbers = _numbers_in(excerpt if in_line else context or excerpt, _each(reading.patterns))
+        if numbers is not None:
+            says = next(filter(None, (_filled(sentence, numbers) for sentence in _each(reading.says))), "")
+            then = reading.then(numbers) if callable(reading.then) else _filled(reading.then, numbers)
+            return Figures(numbers, says, then)
     if family is not None or not name.startswith(("oom.", "xid.")):
         return Figures()
     if name.startswith("oom.killed"):
-        return _killed(around or said)
-    return _xid(name, said, around or said) if name.startswith("xid.") else _memory(name, said, around or said)
+        return _killed(context or excerpt)
+    read_family = _xid if name.startswith("xid.") else _memory
+    return read_family(name, excerpt, context or excerpt)
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else given
 
 
-def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
+def _numbers_in(excerpt: str, patterns: tuple[str, ...]) -> Numbers | None:
     """Return the first match of each named group, in the last pattern that has one, or None if none matches."""
-    matches = [re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for pattern in patterns]
-    found: Numbers = {}
+    matches = [re.search(pattern.replace("SIZE", _SIZE), excerpt, re.IGNORECASE | re.DOTALL) for pattern in patterns]
+    numbers: Numbers = {}
     for match in filter(None, matches):
         for key, text in match.groupdict().items():
             name, value = _number(key, text or "")
             if value is not None:
-                found[name] = value
-    return found if any(matches) else None
+                numbers[name] = value
+    return numbers if any(matches) else None
 
 
 # Keys of whole numbers. Other keys remain text, unless `_number` has a rule for them.
@@ -152,11 +153,11 @@ def human(bytes_: int) -> str:
     return f"{bytes_} bytes"
 
 
-def _filled(sentence: str, found: Numbers) -> str:
+def _filled(sentence: str, numbers: Numbers) -> str:
     """Return a sentence with its numbers filled in; empty if one is unknown."""
-    shown = {key: _shown(key, value) for key, value in found.items()}
-    if found.get("exit_code", 0) < 0:
-        shown["signal"] = str(-found["exit_code"])
+    shown = {key: _shown(key, value) for key, value in numbers.items()}
+    if numbers.get("exit_code", 0) < 0:
+        shown["signal"] = str(-numbers["exit_code"])
 
     def filled(part: str) -> str:
         fields = re.findall(r"{(\w+)(?:\|([^}]*))?}", part)
@@ -229,71 +230,71 @@ OFFLOAD = (
 _AGAIN, _NONE = "run it again and watch nvidia-smi", "check that nvidia-smi shows memory, because torch sees none"
 
 
-def _memory(name: str, said: str, around: str) -> Figures:
+def _memory(name: str, excerpt: str, context: str) -> Figures:
     """Read a message about full GPU memory, in the wordings of torch and other programs."""
     # Each rank may have its own message; only the first one is read.
-    if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
-        said = first.group()
-    found = _found(said, _MEMORY) or {}
-    if "reserved_bytes" in found and "allocated_bytes" in found:
-        found.setdefault("cached_bytes", max(found["reserved_bytes"] - found["allocated_bytes"], 0))
-    elif "cached_bytes" in found and "allocated_bytes" in found:
-        found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
-    listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, said, re.IGNORECASE))
+    if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", excerpt, re.I | re.S):
+        excerpt = first.group()
+    numbers = _numbers_in(excerpt, _MEMORY) or {}
+    if "reserved_bytes" in numbers and "allocated_bytes" in numbers:
+        numbers.setdefault("cached_bytes", max(numbers["reserved_bytes"] - numbers["allocated_bytes"], 0))
+    elif "cached_bytes" in numbers and "allocated_bytes" in numbers:
+        numbers["reserved_bytes"] = numbers["allocated_bytes"] + numbers["cached_bytes"]
+    listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, excerpt, re.IGNORECASE))
     processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
     # Torch does not know its own process in a container. It is the one that holds torch's memory and a context.
-    least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
+    least = numbers.get("reserved_bytes", _NO_SIZE) - _ROUNDED
     own = [
-        process for process in processes if "own_bytes" not in found and least <= process["bytes"] <= least + _CONTEXT
+        process for process in processes if "own_bytes" not in numbers and least <= process["bytes"] <= least + _CONTEXT
     ]
     if processes:
-        found["processes"] = sorted(
+        numbers["processes"] = sorted(
             (process for process in processes if process not in own), key=lambda process: -process["bytes"]
         )
     if own:
-        found["own_pids"] = [process["pid"] for process in own]
-        found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
+        numbers["own_pids"] = [process["pid"] for process in own]
+        numbers |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
     # Others are the listed processes and an unnamed rest, because torch before 2.1, or without NVML, lists none.
-    whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
-    known = found.get("own_bytes") or sum(process["bytes"] for process in own) or found.get("reserved_bytes")
+    whole = numbers.get("total_bytes") or numbers.get("allowed_bytes") or 0
+    known = numbers.get("own_bytes") or sum(process["bytes"] for process in own) or numbers.get("reserved_bytes")
     rest = 0
-    if "total_bytes" in found and "free_bytes" in found and known is not None:
-        rest = whole - found["free_bytes"] - known - sum(process["bytes"] for process in found.get("processes", ()))
-    others = [process for process in found.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
+    if "total_bytes" in numbers and "free_bytes" in numbers and known is not None:
+        rest = whole - numbers["free_bytes"] - known - sum(process["bytes"] for process in numbers.get("processes", ()))
+    others = [process for process in numbers.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
     unnamed = rest if rest > _CONTEXT else 0
-    then = _memory_then(name, found, whole, others, unnamed, is_loading=_LOADING.search(around) is not None)
+    then = _memory_then(name, numbers, whole, others, unnamed, is_loading=_LOADING.search(context) is not None)
     doubt = "by its own numbers memory is not full" if then.startswith((_AGAIN, _NONE)) else ""
-    is_larger = name in ("oom.cuda", "oom.hip") and found.get("requested_bytes", 0) > (whole or TIB)
+    is_larger = name in ("oom.cuda", "oom.hip") and numbers.get("requested_bytes", 0) > (whole or TIB)
     title = "one request for memory is larger than the GPU" if is_larger else ""
     title = "an allocation failed although memory was free" if doubt else title
-    return Figures(found, _memory_says(found, whole, others, unnamed), then, doubt, title)
+    return Figures(numbers, _memory_says(numbers, whole, others, unnamed), then, doubt, title)
 
 
-def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
+def _memory_says(numbers: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
     """Describe who holds the memory, how much is free, and how much was requested."""
-    parts = [("GPU" if "total_bytes" in found else "allowed", whole or None)]
-    if "allocated_bytes" in found:
-        parts += [("your tensors", found["allocated_bytes"]), ("torch's cache", found.get("cached_bytes"))]
+    parts = [("GPU" if "total_bytes" in numbers else "allowed", whole or None)]
+    if "allocated_bytes" in numbers:
+        parts += [("your tensors", numbers["allocated_bytes"]), ("torch's cache", numbers.get("cached_bytes"))]
     else:
-        parts.append(("your process", found.get("own_bytes")))
+        parts.append(("your process", numbers.get("own_bytes")))
     parts += [(f"process {process['pid']}", process["bytes"]) for process in others]
     # Metal's other allocations are those of the same process.
-    parts += [("other programs", unnamed or None), ("other Metal buffers", found.get("other_bytes"))]
-    parts += [("free", found.get("free_bytes")), ("requested", found.get("requested_bytes"))]
+    parts += [("other programs", unnamed or None), ("other Metal buffers", numbers.get("other_bytes"))]
+    parts += [("free", numbers.get("free_bytes")), ("requested", numbers.get("requested_bytes"))]
     return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
 
 
 def _memory_then(
-    name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
+    name: str, numbers: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
 ) -> str:
     """Return the step that helps most."""
-    requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
+    requested, free, cached = (numbers.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if requested > (whole or TIB):
         return f"{SMALLER}: one request exceeds the whole GPU; if that is a surprise, print the tensor's shape"
     if not whole:
-        return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in found else ""
-    if "allowed_bytes" in found and free > requested:
-        allowed = human(found["allowed_bytes"])
+        return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in numbers else ""
+    if "allowed_bytes" in numbers and free > requested:
+        allowed = human(numbers["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction, which allows this process {allowed}"
     # A step counts only if it would free enough for this request.
     held = sum(process["bytes"] for process in others) + unnamed
@@ -314,7 +315,7 @@ def _memory_then(
             f"nvidia-smi shows whether another program holds memory. If so, end it or use another GPU; else {SMALLER}"
         )
     pids = [str(process["pid"]) for process in others]
-    if "own_bytes" in found:
+    if "own_bytes" in numbers:
         return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
     return f"ps -fp {','.join(pids)} shows what holds it. If it is another program, use another GPU"
 
@@ -334,17 +335,17 @@ _BRINGS = {
 _LEAST_SHARE = 0.2
 
 
-def _vllm_then(found: Numbers) -> str:
+def _vllm_then(numbers: Numbers) -> str:
     """Return the option with a share or a length that fits."""
-    if "free_bytes" in found and "desired_bytes" in found:
-        share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100 - 0.02
+    if "free_bytes" in numbers and "desired_bytes" in numbers:
+        share = int(100 * numbers["free_bytes"] / numbers["total_bytes"]) / 100 - 0.02
         if share < _LEAST_SHARE:
             return "end what holds the memory (nvidia-smi shows it; often an old server), or use another GPU"
         return f"set --gpu-memory-utilization {share:.2f}, or use another GPU (nvidia-smi shows who holds memory here)"
-    if "fits_tokens" in found or {"needed_bytes", "available_bytes"} <= found.keys():
+    if "fits_tokens" in numbers or {"needed_bytes", "available_bytes"} <= numbers.keys():
         length = (
-            "--max-model-len {0} (in Python max_model_len={0})".format(found["fits_tokens"])
-            if "fits_tokens" in found
+            "--max-model-len {0} (in Python max_model_len={0})".format(numbers["fits_tokens"])
+            if "fits_tokens" in numbers
             else "a smaller --max-model-len"
         )
         return f"use {length}, a larger --gpu-memory-utilization, or more GPUs (--tensor-parallel-size)"
@@ -362,13 +363,13 @@ _KILLED = (
 )
 
 
-def _killed(around: str) -> Figures:
+def _killed(context: str) -> Figures:
     """Read which process the kernel killed, how much memory it held, and whose limit was reached."""
-    found = _found(around, _KILLED) or {}
-    cgroup = "emory cgroup" in around or "CONSTRAINT_MEMCG" in around
-    if "pid" in found or cgroup:
-        found["by"] = "cgroup" if cgroup else "system"
-    shared = " and {shared_bytes} of shared memory" if found.get("shared_bytes", 0) > GIB else ""
+    numbers = _numbers_in(context, _KILLED) or {}
+    cgroup = "emory cgroup" in context or "CONSTRAINT_MEMCG" in context
+    if "pid" in numbers or cgroup:
+        numbers["by"] = "cgroup" if cgroup else "system"
+    shared = " and {shared_bytes} of shared memory" if numbers.get("shared_bytes", 0) > GIB else ""
     whose = "the limit[ of {limit_bytes}] of its container or job" if cgroup else "the machine's RAM"
     says = (
         "RAM, not GPU memory: the kernel killed process {pid} ({name})[ with {resident_bytes} of RAM]"
@@ -380,27 +381,27 @@ def _killed(around: str) -> Figures:
         else "end other processes that use RAM"
     )
     then += "; use fewer DataLoader workers, a smaller prefetch_factor, or weights loaded once per machine (mmap)"
-    return Figures(found, _filled(says, found), then if "pid" in found else "")
+    return Figures(numbers, _filled(says, numbers), then if "pid" in numbers else "")
 
 
 # --- versions and architectures ---------------------------------------------------------------------------------------
 
 
-def _driver_then(found: Numbers) -> str:
+def _driver_then(numbers: Numbers) -> str:
     """Return the step to a newer driver, or to a torch that suits the driver."""
-    wanted, tag = fixes.choose((), found["driver_cuda"])
-    major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
+    wanted, tag = fixes.choose((), numbers["driver_cuda"])
+    major, newest = numbers["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
     older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
     return (
         f"update the driver ({'CUDA 10.2 needs 440.33, 11.x 450.80, ' * (int(major) < 11)}CUDA 12 needs "
         f"{fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} {fixes.LEAST_DRIVER[newest]}), or install "
-        f"{older if tag else fixes.older_build(found['driver_cuda']) or f'a torch built for CUDA {major}'}"
+        f"{older if tag else fixes.older_build(numbers['driver_cuda']) or f'a torch built for CUDA {major}'}"
     )
 
 
-def _toolkit_then(found: Numbers) -> str:
+def _toolkit_then(numbers: Numbers) -> str:
     """Return the step that installs the CUDA toolkit of torch's version, or a torch for the installed toolkit."""
-    wanted, major = found["torch_cuda"], found["toolkit"].partition(".")[0]
+    wanted, major = numbers["torch_cuda"], numbers["toolkit"].partition(".")[0]
     return (
         f"export CUDA_HOME=/usr/local/cuda-{wanted}, its bin folder first in PATH (install that toolkit if it "
         f"is missing; in conda: conda install -c nvidia cuda-toolkit={wanted}), and rm -r ~/.cache/torch_extensions"
@@ -423,9 +424,9 @@ _SINCE = {
 }
 
 
-def _since_then(found: Numbers) -> str:
+def _since_then(numbers: Numbers) -> str:
     """Return the torch release that has a name, or the step for a name that torch removed."""
-    name = found["missing"].rpartition(".")[2]
+    name = numbers["missing"].rpartition(".")[2]
     if name == "_six":
         return "pip install -U the package that needs torch._six, because torch 2.0 removed it"
     release = next((release for release, names in _SINCE.items() if name in names.split()), "")
@@ -461,24 +462,24 @@ _TOOLKITS = (
 # --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
-def _xid(name: str, said: str, around: str) -> Figures:
+def _xid(name: str, excerpt: str, context: str) -> Figures:
     """Read which GPU, by its PCI address, and which process an Xid names."""
     number = name.split(".")[1]
     if not number.isdigit():
-        return Figures(_found(said, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
-    line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", said, re.IGNORECASE)
+        return Figures(_numbers_in(excerpt, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
+    line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", excerpt, re.IGNORECASE)
     line = line or re.search(
-        rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", around, re.IGNORECASE
+        rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", context, re.IGNORECASE
     )
-    found: Numbers = {"xid": int(number)}
+    numbers: Numbers = {"xid": int(number)}
     if line is None:
-        return Figures(found)
-    found["bus"] = line[1].lower()
+        return Figures(numbers)
+    numbers["bus"] = line[1].lower()
     of_process = (r"pid='?(?P<pid>\d+)", r"name='?(?P<process>[^\s,'<>]+)")
     action = r"recovery action changed from \S+ \([^)]*\) to \S+ \((?P<recovery_action>[^)]*)\)"
-    found |= _found(line[2].split("NVRM:")[0], (*of_process, action)) or {}
-    whom = "[ in process {pid}]" + ("[ ({process})]" if "pid" in found else "")
-    return Figures(found, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", found))
+    numbers |= _numbers_in(line[2].split("NVRM:")[0], (*of_process, action)) or {}
+    whom = "[ in process {pid}]" + ("[ ({process})]" if "pid" in numbers else "")
+    return Figures(numbers, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", numbers))
 
 
 # The error follows within this distance of the message about the segment.
@@ -659,7 +660,7 @@ _READINGS: tuple[Reading, ...] = (
         "build.header",
         (r"No module named \W?(?P<name>[\w.]+)", r"fatal error: \W?(?P<name>[\w./+-]+\.h\w*)"),
         "{name} is not found",
-        lambda found: next((then for name, then in _BRINGS.items() if re.match(name, found["name"])), ""),
+        lambda numbers: next((then for name, then in _BRINGS.items() if re.match(name, numbers["name"])), ""),
         in_line=True,
     ),
     Reading(
@@ -715,7 +716,7 @@ _READINGS: tuple[Reading, ...] = (
         ),
         "the libraries are of driver {library}, the kernel module of {module}",
         # A restart does not help where the two are packages of one driver.
-        lambda found: ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else "",
+        lambda numbers: ONE_VERSION if are_mixed_packages(numbers["library"], numbers["module"]) else "",
     ),
     Reading(
         "import.torch_too_old",

@@ -456,15 +456,15 @@ _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 class Match:
     """A known text that was found: its line, and the conditions of doctor that it points to.
 
-    `said` has the line and the lines after it, `around` also the lines before. `doubt` is evidence in the paste against
-    the text. `is_advised` means that the step follows from the facts that the paste states.
+    `excerpt` has the line and the lines after it, `context` also the lines before. `doubt` is evidence in the paste
+    against the text. `is_advised` means that the step follows from the facts that the paste states.
     """
 
     text: Condition
     line: int
     conditions: tuple[str, ...]
-    said: str = ""
-    around: str = ""
+    excerpt: str = ""
+    context: str = ""
     doubt: str = ""
     facts: Facts = field(default_factory=Facts)
     is_advised: bool = False
