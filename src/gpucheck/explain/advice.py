@@ -464,9 +464,8 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.ordinal")(
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"
         r"(?:vllm|sglang)[\s\S]*--nnodes[= ][2-9]",
-        "set vLLM --tensor-parallel-size (SGLang --tp) to at most the GPUs that nvidia-smi -L lists on the server, "
-        "times the nodes (one GPU on each of 2: --tp 2, --nnodes 2). If it lists more, unset CUDA_VISIBLE_DEVICES, or "
-        "start the container with --gpus all",
+        "set vLLM --tensor-parallel-size (SGLang --tp) to at most the GPUs that nvidia-smi -L lists, times the nodes "
+        "(one GPU on each of 2: --tp 2, --nnodes 2). If it lists more, unset CUDA_VISIBLE_DEVICES, or use --gpus all",
         title="more GPUs are requested than are visible",
     ),
     of("cuda.not_supported")(

@@ -181,8 +181,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         "use a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or build it in an empty "
         "folder: PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
-        "ROCM_DOCKER_ARCH=gfxNNN). A program on torch also needs a torch for this GPU: torch.cuda.get_arch_list() must "
-        "name it, also in an image",
+        "ROCM_DOCKER_ARCH=gfxNNN). A program on torch also needs a torch whose torch.cuda.get_arch_list() has it",
     ),
     of("hip.arch")(
         lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
@@ -403,7 +402,7 @@ ADVICE: tuple[Advice, ...] = (
         # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
-        '"<3.6" for 2.9. Or do not use torch.compile',
+        '"<3.6" for 2.9',
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"

@@ -78,8 +78,7 @@ def read(name: str, excerpt: str, context: str = "") -> Figures:
         return Figures()
     if name.startswith("oom.killed"):
         return _killed(context or excerpt)
-    read_family = _xid if name.startswith("xid.") else _memory
-    return read_family(name, excerpt, context or excerpt)
+    return (_xid if name.startswith("xid.") else _memory)(name, excerpt, context or excerpt)
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:

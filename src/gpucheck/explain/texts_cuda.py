@@ -79,8 +79,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="An index is negative or beyond the end. In an embedding, the index is a token outside the vocabulary.",
         fix="print the index's min() and max() and the size of that dimension. Labels go from 0 to the number of "
         "classes − 1; mask ignored values (255). In a language model, call "
-        "model.resize_token_embeddings(len(tokenizer)) after adding tokens, and keep the input within "
-        "config.max_position_embeddings",
+        "model.resize_token_embeddings(len(tokenizer)) for new tokens; config.max_position_embeddings limits the input",
     ),
     proof(
         "assert.label",

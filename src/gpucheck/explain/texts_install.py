@@ -130,8 +130,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The package needs another major CUDA version (the number after .so), its nvidia-… wheels are missing, "
         "or they are in site-packages/nvidia, where a program other than torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null shows where it is. If it exists, export LD_LIBRARY_PATH=its folder "
-        "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of the version in the "
-        "name, or the program's release for the installed CUDA",
+        "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of that version",
         follows=("cudnn.version",),
     ),
     strong(

@@ -443,8 +443,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Expected to mark a variable ready only once|has been marked as ready twice",
         meaning="DistributedDataParallel counts each gradient once, but the parameter was used twice: usually by "
         "reentrant checkpointing, shared weights, or two forward passes before one backward.",
-        fix="set gradient_checkpointing_kwargs={'use_reentrant': False}, find_unused_parameters=False or "
-        "static_graph=True",
+        fix="set gradient_checkpointing_kwargs={'use_reentrant': False}, find_unused_parameters=False; or static_graph",
     ),
     proof(
         "dist.child",
@@ -570,8 +569,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is not implemented on (CPU|GPU|CUDA)\b",
         meaning="An extension was built for the CPU only, or the package has CUDA code and torch has none.",
         fix="reinstall the package that the operation's name begins with, at the version for this torch (torchvision: "
-        "pip list | grep -i torch, both with or both without +cu…). For an operation of aten::, use x.cpu() for that "
-        "call; call .to_dense() on a sparse tensor first",
+        "pip list | grep -i torch, both with or both without +cu…). For aten:: operations, use x.cpu() or .to_dense()",
         follows=("xformers.setup", "import.nms"),
     ),
     proof(

@@ -513,8 +513,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nvshmem setup connections failed|init failed for transport|nvshmem\w*_init\w* failed",
         r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         meaning="DeepEP and others use it. It needs memory for its heap and a transport between machines (IBGDA).",
-        fix="NVSHMEM_DEBUG=INFO shows which step fails. If the heap is too large, lower NVSHMEM_SYMMETRIC_SIZE. If the "
-        "transport fails, set NVSHMEM_REMOTE_TRANSPORT=none on one machine; for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        fix="NVSHMEM_DEBUG=INFO shows which step fails. If the heap is too large, lower NVSHMEM_SYMMETRIC_SIZE. Else "
+        "set NVSHMEM_REMOTE_TRANSPORT=none (one machine), or for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;'",
     ),
     hint(

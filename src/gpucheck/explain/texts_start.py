@@ -299,8 +299,8 @@ TEXTS: tuple[Condition, ...] = (
         r"kernel (module )?version .{0,40}does not match DSO version",
         meaning="The driver was updated but its old module is still loaded, or a container has its own libraries.",
         fix="drain the node, end what uses the GPUs, and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
-        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If the error stays, dpkg -l | grep -i nvidia (rpm "
-        "-qa) shows packages of two driver versions: remove one",
+        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays, dpkg -l | grep -i nvidia (rpm -qa): "
+        "remove one of two versions",
     ),
     strong(
         "nvml.unknown",
