@@ -1011,7 +1011,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         ),
         ("torch\nCommand '['where', 'cl']' returned non-zero exit status 1.", "compile.compiler", "vcvarsall.bat x64"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_120'", "nvcc.arch", "12.8 or newer"),
-        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc.arch", "remove it"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc.arch", "remove the number"),
         (
             "error: #error -- unsupported GNU version! gcc versions later than 12 are not supported!",
             "nvcc.host_compiler",

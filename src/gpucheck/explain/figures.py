@@ -437,15 +437,15 @@ def _since_then(numbers: Numbers) -> str:
 
 # The step for an architecture in the list of a build that is not that of this GPU.
 _NOT_OWN = (
-    "remove it from the build's list (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode) if it "
-    "is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv)"
+    "remove the number from the list of the build (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, "
+    "-gencode) if it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv)"
 )
 # The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
 _TOOLKITS = (
     (r"[1-4]\d", f"{_NOT_OWN}, and build in an empty folder. For that GPU use CUDA 8 (2.x), 10 (3.0) or 11"),
     (r"[5-6]\d|70|72", f"{_NOT_OWN}. For that GPU use CUDA 12, because CUDA 13 dropped it"),
     *(
-        (numbers, f"set CUDA_HOME to CUDA toolkit {since}, with a torch for the same CUDA; or {_NOT_OWN}")
+        (numbers, f"set CUDA_HOME to a CUDA toolkit {since}, with a torch for the same CUDA; or {_NOT_OWN}")
         for numbers, since in (
             ("75", "10.0 or newer"),
             ("80|86|87", "11.4 or newer"),

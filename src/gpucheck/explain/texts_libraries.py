@@ -52,7 +52,7 @@ TEXTS: tuple[Condition, ...] = (
         r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
         meaning="An earlier kernel wrote outside its memory, or memory is full. cuBLAS itself is rarely at fault.",
         fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure, such as an index, or an extension (mmcv) built "
-        "for another torch: reinstall it. " + _OOM_FIRST,
+        "for another torch: reinstall it; else " + _OOM_FIRST,
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
