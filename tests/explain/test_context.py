@@ -854,7 +854,7 @@ def test_how_sure_a_text_is(pasted: str, certainty: str) -> None:
         ),
         (
             "0 bytes of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch",
-            "torch sees no memory",
+            "check that nvidia-smi shows memory",
         ),
     ],
 )

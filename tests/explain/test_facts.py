@@ -234,7 +234,7 @@ tensor.dtype|before FSDP|ValueError: Must flatten tensors with uniform dtype but
 tensor.load|for CUDA|Driver Version: 535.1//0MiB/9MiB//dont know how to restore data location of is_available() is False
 tensor.load|num_gpus=1|import ray//Attempting to deserialize object on a CUDA device but torch.cuda
 nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
-nccl.infiniband|its rank's first error|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
+nccl.infiniband|the rank's first error|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
 dist.world_size|another quantisation|Weight size = 7392 is not divisible by weight quantization block_k = 128
 dist.mismatch|same collectives|RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running
 cuda.ordinal|LOCAL_RANK|torchrun --nnodes=2 train.py//RuntimeError: CUDA error: invalid device ordinal
@@ -1011,7 +1011,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         ),
         ("torch\nCommand '['where', 'cl']' returned non-zero exit status 1.", "compile.compiler", "vcvarsall.bat x64"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_120'", "nvcc.arch", "12.8 or newer"),
-        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc.arch", "take it out"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc.arch", "remove the number"),
         (
             "error: #error -- unsupported GNU version! gcc versions later than 12 are not supported!",
             "nvcc.host_compiler",

@@ -257,9 +257,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.segfault")(
         r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm|\bradeon|\brx ?[567]\d00",
-        "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION of a close relative: 9.0.0 (gfx90c), 10.3.0 "
-        "(gfx103x), 11.0.0 (gfx110x). Beside an integrated GPU set HIP_VISIBLE_DEVICES=N of the other. Else use a "
-        "torch or ROCm that lists it",
+        "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION to a relative's: 9.0.0 (gfx90c), 10.3.0 "
+        "(gfx103x), 11.0.0 (gfx110x). To skip an integrated GPU, set HIP_VISIBLE_DEVICES=N. Else update ROCm and torch",
         title="ROCm probably has no code for this AMD GPU, or uses the integrated one",
     ),
     of("numerics.nan")(
@@ -298,8 +297,8 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.timeout")(
         r"(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
         r"distributed e|gpus?\b)",
-        "set NCCL_P2P_DISABLE=1 before the command. If that helps, turn IOMMU and ACS off (gpucheck doctor). Unset "
-        "NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID of each rank shows where it waits",
+        "set NCCL_P2P_DISABLE=1 before the command. If P2P is the cause, turn IOMMU and ACS off (gpucheck doctor). "
+        "Unset NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID shows where each rank waits",
         title="training on several GPUs hangs: probably the GPUs or the processes do not reach each other",
     ),
     of("nccl.unhandled_system")(
@@ -378,8 +377,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
-        "call model.to(device) before using it, because the input is on the GPU (torchsummary: "
-        'summary(model.to("cuda"), …))',
+        'call model.to(device) first, because the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
@@ -451,8 +449,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.fork")(
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        "restart the notebook's kernel, and use the GPU only in the launched function: no .to('cuda'), torch.cuda call "
-        "or Accelerator() before (Lightning: strategy='ddp_notebook')",
+        'restart the notebook\'s kernel, and use the GPU only in the launched function (Lightning: "ddp_notebook")',
         title="the notebook had started CUDA before it started processes",
     ),
     of("cuda.capture")(
@@ -535,7 +532,7 @@ ADVICE: tuple[Advice, ...] = (
     of("vllm.start")(
         r"\A(?=[\s\S]*(?:\bhang|stuck|\bhung|freez|broadcast block))[\s\S]*tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9]",
         "try NCCL_P2P_DISABLE=1, and separately --disable-custom-all-reduce, to see whether transfers between GPUs "
-        "hang. If so, turn IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
+        "hang. If they do, turn IOMMU and ACS off in the firmware (gpucheck doctor). NCCL_DEBUG=INFO shows where",
         title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
     ),
     of("cuda.not_supported")(
@@ -570,8 +567,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.not_implemented")(
         r"cpu_offload",
-        "pip install -U diffusers accelerate (or the release before). Use the pipeline itself, not pipe.text_encoder "
-        'and other parts beside it, or pipe.to("cuda") without offloading',
+        'pip install -U diffusers accelerate. Use the whole pipeline, not its parts, or pipe.to("cuda") for all',
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
     ),
     of("attention.kernel")(
@@ -586,8 +582,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("crash.bus", "shm.bus")(
         "shm",
-        "df -h of the folders of data, checkpoints and caches shows whether a disk is full; sudo dmesg | tail shows a "
-        "failing disk or RAM; python -X faulthandler … names the line",
+        "df -h of the folders of data, checkpoints and caches shows a full disk, sudo dmesg | tail a failing disk or "
+        "RAM; python -X faulthandler … names the line",
         title="a memory-mapped file ended, or the hardware failed: the text shows that shared memory suffices",
         certainty="hint",
     ),
@@ -676,9 +672,8 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.ordinal")(
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"
         r"(?:vllm|sglang)[\s\S]*--nnodes[= ][2-9]",
-        "set vLLM --tensor-parallel-size (SGLang --tp) to at most the GPUs that nvidia-smi -L lists on the server, "
-        "times the nodes (one GPU on each of 2: --tp 2, --nnodes 2). If it lists more, unset CUDA_VISIBLE_DEVICES, or "
-        "start the container with --gpus all",
+        "set vLLM --tensor-parallel-size (SGLang --tp) to at most the GPUs that nvidia-smi -L lists, times the nodes "
+        "(one GPU on each of 2: --tp 2, --nnodes 2). If it lists more, unset CUDA_VISIBLE_DEVICES, or use --gpus all",
         title="more GPUs are requested than are visible",
     ),
     of("cuda.not_supported")(
@@ -711,8 +706,7 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
-        'call x.to(next(model.parameters()).dtype) on the input, or run the step under torch.autocast("cuda"). '
-        "NumPy's arrays are float64: use torch.from_numpy(a).float()",
+        'call x.to(next(model.parameters()).dtype), or use torch.autocast("cuda"). NumPy: torch.from_numpy(a).float()',
         title="the input and the weights are of different data types",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
@@ -925,8 +919,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda", "oom.nvml_assert")(
         "jetson",
-        "run one smaller or quantized model at a time, and stop the desktop, which shares this memory (sudo systemctl "
-        "isolate multi-user.target). sudo tegrastats shows it",
+        "run one smaller or quantized model without the desktop (sudo systemctl isolate multi-user.target; tegrastats)",
     ),
     of("oom.cuda", "oom.hip", "oom.nvml_assert")(
         lambda facts: "server" in facts.names,

@@ -102,8 +102,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("build.extension")(
         r"max_jobs=n\)\s*1\.1\d\.\d",
-        "write ['ninja', '-v'] in torch/utils/cpp_extension.py again, or reinstall torch. Then delete the folder build "
-        "and build again: the first line with error: is the cause",
+        "write ['ninja', '-v'] in torch/utils/cpp_extension.py again, or reinstall torch. Delete build and build again",
         title="ninja printed its version and compiled nothing: torch's cpp_extension.py was changed to --version",
     ),
     of("nvcc.old", "build.extension")(

@@ -181,8 +181,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         "use a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or build it in an empty "
         "folder: PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
-        "ROCM_DOCKER_ARCH=gfxNNN). A program on torch also needs a torch for this GPU: torch.cuda.get_arch_list() must "
-        "name it, also in an image",
+        "ROCM_DOCKER_ARCH=gfxNNN). A program on torch also needs a torch whose torch.cuda.get_arch_list() has it",
     ),
     of("hip.arch")(
         lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
@@ -267,9 +266,8 @@ ADVICE: tuple[Advice, ...] = (
     of("bitsandbytes.setup")(
         r"requires accelerate|requires the latest version of bitsandbytes|need to install .{0,4}pip install "
         r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
-        "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (in a "
-        "notebook, restart the kernel, which has cached the list of packages). torch.cuda.is_available() must be True: "
-        "older releases of transformers raise the same error if it is False",
+        "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (a notebook: "
+        "its kernel). torch.cuda.is_available() must be True: old transformers raise this error without a GPU",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
     ),
     of("cuda.no_kernel")(
@@ -404,7 +402,7 @@ ADVICE: tuple[Advice, ...] = (
         # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
-        '"<3.6" for 2.9. Or do not use torch.compile',
+        '"<3.6" for 2.9',
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"
@@ -430,8 +428,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.capture", "torch.internal")(
         lambda facts: facts.holds("captures_underway" if facts.holds("internal assert") else "server"),
-        "set vLLM --enforce-eager (SGLang --disable-cuda-graph) to run without CUDA graphs, more slowly. If there is "
-        "an earlier error, that is the cause; else try a newer release",
+        "set vLLM --enforce-eager (SGLang --disable-cuda-graph). If an earlier error is above, solve that; else update",
     ),
     of("torch.cpu_only")(
         r"compiled with mps|support for mps devices",
@@ -610,9 +607,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.missing")(
         r"no cuda toolset found",
-        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
-        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio. Or install the CUDA toolkit "
-        "again after Visual Studio, with Visual Studio Integration",
+        "copy CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing Toolkit) to "
+        "MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio. Or reinstall the CUDA toolkit after it",
         title="Visual Studio lacks the CUDA toolkit's integration",
     ),
     of("nvcc.missing")(

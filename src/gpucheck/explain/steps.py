@@ -244,7 +244,7 @@ def untried(then: str, facts: Facts) -> str:
         )
     ]
     whole = " ".join(kept).rstrip("; ")
-    shorter = re.sub(r"^(?:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
+    shorter = re.sub(r"^(?i:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
     return whole if len(whole) == len(then) else shorter
 
 
@@ -511,7 +511,6 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"\bsudo (?=nvidia-smi)", ""),
     ("windows", r"apt-get install ffmpeg, conda", 'the "full-shared" build with its bin folder on PATH, or conda'),
     ("mac", r"apt-get install ffmpeg, conda", "brew install ffmpeg, or conda"),
-    ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     (
         "windows",
         r"unset LD_LIBRARY_PATH if echo \$LD_LIBRARY_PATH prints a folder",

@@ -79,8 +79,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="An index is negative or beyond the end. In an embedding, the index is a token outside the vocabulary.",
         fix="print the index's min() and max() and the size of that dimension. Labels go from 0 to the number of "
         "classes − 1; mask ignored values (255). In a language model, call "
-        "model.resize_token_embeddings(len(tokenizer)) after adding tokens, and keep the input within "
-        "config.max_position_embeddings",
+        "model.resize_token_embeddings(len(tokenizer)) for new tokens; config.max_position_embeddings limits the input",
     ),
     proof(
         "assert.label",
@@ -245,7 +244,7 @@ TEXTS: tuple[Condition, ...] = (
         r"hip\w*Peer\w* failed|peer access is not supported between these two devices|peer mapping resources exhausted",
         meaning="These GPUs cannot copy directly to each other, or too many peers are mapped (at most eight).",
         fix="set NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too). `gpucheck bench transfer "
-        "--device all` shows which pairs can copy. If this cures a freeze, turn IOMMU and ACS off (gpucheck doctor)",
+        "--device all` shows which pairs can copy. If P2P causes a freeze, turn IOMMU and ACS off (gpucheck doctor)",
         conditions=("peers.iommu", "peers.acs"),
     ),
     proof(
@@ -450,8 +449,7 @@ TEXTS: tuple[Condition, ...] = (
         r"syscall|CUDA IPC .{0,60}only supports tensors on the same (GPU|node)|IPC handle not found for GPU UUID|"
         r"Error reconstructing CUDA IPC tensor",
         meaning="The sending process must live as long as the receiver uses the tensor. Both must see the same GPU.",
-        fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until the receiver is "
-        "done, and remove expandable_segments from PYTORCH_CUDA_ALLOC_CONF",
+        fix="pass CPU tensors (x.cpu()) between processes; else keep the producer alive, without expandable_segments",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
     strong(

@@ -89,9 +89,8 @@ TEXTS: tuple[Condition, ...] = (
         _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
         r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
         meaning="The first-named file was compiled against another torch and calls functions that this one lacks.",
-        fix="reinstall that package at the version that its release notes name for this torch (pip list | grep -i "
-        "torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION. If you "
-        "installed it from sources, name their folder or git+ address",
+        fix="reinstall that package for this torch, at the version in its release notes (pip list | grep -i torch): "
+        "pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION (or its sources)",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
@@ -139,8 +138,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The package needs another major CUDA version (the number after .so), its nvidia-… wheels are missing, "
         "or they are in site-packages/nvidia, where a program other than torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null shows where it is. If it exists, export LD_LIBRARY_PATH=its folder "
-        "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of the version in the "
-        "name, or the program's release for the installed CUDA",
+        "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of that version",
         follows=("cudnn.version",),
     ),
     strong(

@@ -52,7 +52,7 @@ TEXTS: tuple[Condition, ...] = (
         r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
         meaning="An earlier kernel wrote outside its memory, or memory is full. cuBLAS itself is rarely at fault.",
         fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure, such as an index, or an extension (mmcv) built "
-        "for another torch: reinstall it. " + _OOM_FIRST,
+        "for another torch: reinstall it; else " + _OOM_FIRST,
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
@@ -220,8 +220,7 @@ TEXTS: tuple[Condition, ...] = (
         r"connecting to address .{0,60}with family \d+ is neither AF_INET|makeDeviceFor(Interface|"
         r"Hostname)\(\): unsupported gloo device|gloo.{0,60}unsupported gloo device",
         r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
-        meaning="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no interface of this machine, the machine has only the "
-        "loopback interface, or its host name has no address.",
+        meaning="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no interface here, or the host name has no address.",
         fix="ip -brief address shows the names. unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to the "
         "interface that joins the machines (on one: lo). /etc/hosts must not map the host name to 127.0.1.1 for gloo",
         common=(r"Unable to find address for: ?\w+",),
@@ -448,8 +447,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Expected to mark a variable ready only once|has been marked as ready twice",
         meaning="DistributedDataParallel counts each gradient once, but the parameter was used twice: usually by "
         "reentrant checkpointing, shared weights, or two forward passes before one backward.",
-        fix="set gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)), "
-        "find_unused_parameters=False, or static_graph=True of DDP",
+        fix="set gradient_checkpointing_kwargs={'use_reentrant': False}, find_unused_parameters=False; or static_graph",
     ),
     proof(
         "dist.child",
@@ -576,8 +574,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is not implemented on (CPU|GPU|CUDA)\b",
         meaning="An extension was built for the CPU only, or the package has CUDA code and torch has none.",
         fix="reinstall the package that the operation's name begins with, at the version for this torch (torchvision: "
-        "pip list | grep -i torch, both with or both without +cu…). For an operation of aten::, use x.cpu() for that "
-        "call; call .to_dense() on a sparse tensor first",
+        "pip list | grep -i torch, both with or both without +cu…). For aten:: operations, use x.cpu() or .to_dense()",
         follows=("xformers.setup", "import.nms"),
     ),
     proof(
@@ -659,8 +656,7 @@ TEXTS: tuple[Condition, ...] = (
         r"BFloat16 is not supported on MPS|does not support input type \W?\w+\W? in (the )?MPS backend",
         r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
         r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
-        meaning="Metal has no float64 and no float8. Older macOS has no bfloat16, no complex numbers and, in some "
-        "operations, no int64. NumPy's arrays are float64 by default.",
+        meaning="Metal has no float64 (NumPy's default) and no float8. Older macOS lacks bfloat16 and complex numbers.",
         fix="call x.float() before .to('mps') for float64 (NumPy: a.astype('float32')). Else compute it on the CPU",
     ),
     proof(

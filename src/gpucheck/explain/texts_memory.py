@@ -291,8 +291,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel was started with a size that CUDA does not allow",
         r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
         r"(cuda|hip)ErrorInvalidConfiguration",
-        meaning="A dimension of the grid or of a block is zero or too large (65 535 for the second and third), for "
-        "example batch times heads in attention. More memory does not help.",
+        meaning="A dimension of the grid or block is zero or beyond its limit (65 535). More memory does not help.",
         fix="use a smaller batch, or compute in parts",
         common=(messages.GRID,),
     ),

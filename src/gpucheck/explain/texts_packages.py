@@ -35,7 +35,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
         r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
         meaning="Workers pass batches through shared memory. A container's /dev/shm is 64 MiB by default.",
-        fix=_SHM + ". num_workers=0 uses none",
+        fix=_SHM + ". Or use num_workers=0",
     ),
     strong(
         "shm.open",
@@ -453,8 +453,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch|PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing "
         r"provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        meaning="The version is not on pip's index (only PyTorch's own index has +cu… builds), or it has no wheel for "
-        "this Python, this system or this processor.",
+        meaning="pip's index lacks the version (only PyTorch's has +cu…), or no wheel fits this Python or system.",
         fix="compare python --version with the release's Python versions. Use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         common=(
@@ -541,8 +540,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nvshmem setup connections failed|init failed for transport|nvshmem\w*_init\w* failed",
         r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         meaning="DeepEP and others use it. It needs memory for its heap and a transport between machines (IBGDA).",
-        fix="NVSHMEM_DEBUG=INFO shows which step fails. If the heap is too large, lower NVSHMEM_SYMMETRIC_SIZE. If the "
-        "transport fails, set NVSHMEM_REMOTE_TRANSPORT=none on one machine; for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        fix="NVSHMEM_DEBUG=INFO shows which step fails. If the heap is too large, lower NVSHMEM_SYMMETRIC_SIZE. Else "
+        "set NVSHMEM_REMOTE_TRANSPORT=none (one machine), or for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;'",
     ),
     hint(

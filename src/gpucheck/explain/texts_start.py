@@ -49,8 +49,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
         # Functions of libcuda. The excluded names are those of CUDA's other libraries.
         r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
-        meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) has a libcuda that was loaded instead of "
-        "the driver's, or the driver does not have the function yet.",
+        meaning="LD_LIBRARY_PATH leads to another libcuda (stubs, compat), or the driver lacks the function.",
         fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH. ldconfig -p | grep libcuda shows the "
         "driver's (a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility). If the file is in ~/.triton/cache, "
         "rm -r ~/.triton/cache. If the function is new, update the driver",
@@ -303,8 +302,8 @@ TEXTS: tuple[Condition, ...] = (
         r"kernel (module )?version .{0,40}does not match DSO version",
         meaning="The driver was updated but its old module is still loaded, or a container has its own libraries.",
         fix="drain the node, end what uses the GPUs, and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
-        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If the error stays, dpkg -l | grep -i nvidia (rpm "
-        "-qa) shows packages of two driver versions: remove one",
+        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays, dpkg -l | grep -i nvidia (rpm -qa): "
+        "remove one of two versions",
     ),
     strong(
         "nvml.unknown",
@@ -554,8 +553,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not find any nv files on this host|adding custom device \W{0,4}/dev/nvidia",
         r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ )?(docker|"
         r"podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
-        meaning="The message names the cause: the host has no driver, a device does not exist, a cgroup may not be "
-        "changed, or the image needs a CUDA that the driver lacks.",
+        meaning="The message names the cause: driver, device, cgroup, or a CUDA that only the image has.",
         fix="run nvidia-smi on the host, which must work first. Then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
@@ -568,9 +566,8 @@ TEXTS: tuple[Condition, ...] = (
         r"'nvidia.{0,10}: Required key not available|nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key "
         r"was rejected by service.{0,200}nvidia|Secure boot is enabled on this system, .{0,60}not signed by a key",
         meaning="The module is not signed with a key that the firmware trusts.",
-        fix="sudo mokutil --import KEY of the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
-        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot, Enroll MOK. Or turn off Secure "
-        "Boot",
+        fix="sudo mokutil --import KEY (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS /var/lib/dkms/mok.pub, Fedora "
+        "/etc/pki/akmods/certs/public_key.der), reboot and Enroll MOK; or turn Secure Boot off in the firmware",
     ),
     strong(
         "kernel.build",

@@ -49,8 +49,7 @@ TEXTS: tuple[Condition, ...] = (
         "a tensor made under torch.inference_mode() is used outside it",
         r"Inference tensors (cannot be saved for backward|do not track version)|Inplace update to inference tensor",
         meaning="These tensors, also caches and buffers, never get gradients, and torch.compile does not trace them.",
-        fix="use torch.no_grad() instead of torch.inference_mode() where the tensor is made (Lightning: "
-        "Trainer(inference_mode=False)), or call x.clone() outside",
+        fix="use torch.no_grad() where it is made (Lightning: Trainer(inference_mode=False)), or x.clone() outside",
     ),
     proof(
         "fsdp.flatten",
