@@ -170,7 +170,7 @@ ADVICE: tuple[Advice, ...] = (
         "return GPU tensors from forward(), and call .cpu() outside the wrapper; or use DistributedDataParallel",
         title="the model inside DataParallel returns a CPU tensor",
     ),
-    of("numerics.nan")(
+    of("numerics.nan_half")(
         r"\bgtx ?16[3-6]0",
         "train in float32 (Ultralytics: amp=False; no fp16, half or autocast); for pictures --precision full --no-half",
         title="a GTX 16xx computes float16 wrongly, which gives NaN",

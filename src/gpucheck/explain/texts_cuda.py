@@ -380,7 +380,7 @@ TEXTS: tuple[Condition, ...] = (
         r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
         r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
-        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd\b|ZLUDA failed to initialize|ROCm: no agent "
+        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|ZLUDA failed to initialize|ROCm: no agent "
         r"was",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",

@@ -146,7 +146,7 @@ TEXTS: tuple[Condition, ...] = (
         "a shared library of a program is not on the loader's path, or not installed",
         meaning="The program was moved away from its libraries, or the image lacks a system package.",
         fix="if the library belongs to the program (libllama, libggml), export LD_LIBRARY_PATH=FOLDER of it (macOS "
-        "DYLD_LIBRARY_PATH), or run cmake --install and sudo ldconfig. Else install its package, in a container in the "
+        "DYLD_LIBRARY_PATH), or run cmake --install and ldconfig. Else install its package, in a container in the "
         "image: libgomp1, libgl1 (libGL.so.1), libglib2.0-0, libopenmpi-dev (libmpi), libnuma1",
         common=(
             r"error while loading shared libraries: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\S+: cannot open",

@@ -405,7 +405,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
-        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by|"
+        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by",
         r"num_processes: 1\b.{0,200}num_machines: [2-9]",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",

@@ -144,17 +144,6 @@ TEXTS: tuple[Condition, ...] = (
         ),
     ),
     hint(
-        "power.cut",
-        "the machine switches off or restarts under GPU load: probably the power supply",
-        meaning="GPUs draw up to twice their limit for milliseconds. Logs end without an error.",
-        fix="sudo nvidia-smi -pl WATTS, well below the default, as a test. If it then holds, use a stronger power "
-        "supply, with one cable for each connector of the GPU",
-        weak=(
-            r"hard-?power-?cut|\b(pc|machine|computer|system|server|workstation)\b.{0,30}\b(shuts? (down|off)|powers? "
-            r"off|restarts?|reboots?|turns? off)\b.{0,80}\b(train|gpu|load|infer|generat)\w*",
-        ),
-    ),
-    hint(
         "power.capped",
         "the driver lowers the GPU's clock: its power or heat is at a limit",
         meaning="`SW Power Cap` is the power limit, `HW Slowdown` and `HW Power Brake` come from the board or its "
@@ -167,28 +156,20 @@ TEXTS: tuple[Condition, ...] = (
         ),
     ),
     strong(
-        "ecc.pending",
+        "cuda.remap_pending",
         "the GPU replaced bad memory, which takes effect only at a reset",
         r"Remapped Rows.{0,200}Pending ?: Yes|Pending Page Blacklist ?: Yes",
-        meaning="Uncorrectable errors led to a remapping of rows. `Remapping Failure Occurred: Yes` means replace the "
-        "GPU.",
-        fix="stop all work on it, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices and "
-        "nvidia-smi -q -d ROW_REMAPPER show whether the remap worked. If errors return, replace the GPU",
+        meaning="Uncorrectable errors led to a remapping of rows. `Remapping Failure Occurred: Yes` means that the GPU "
+        "must be replaced.",
+        fix="drain the node, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices shows whether the remap "
+        "worked. If errors return, replace the GPU",
     ),
     strong(
         "host.memory",
         "the host's RAM has uncorrectable errors: a memory module, not the GPU",
         r"\bEDAC MC\d+: \d+ UE\b|Uncorrectable (ECC|memory).{0,90}DIMM|DIMM\w*.{0,60}uncorrectable",
         meaning="The line names the module or its channel.",
-        fix="reseat or replace the named DIMM. ipmitool sel list and sudo ras-mc-ctl --errors show all of its errors",
-    ),
-    hint(
-        "mask.mig_one",
-        "a process can use only one MIG instance, whatever the job was given",
-        meaning="CUDA shows each process the first instance in CUDA_VISIBLE_DEVICES as device 0.",
-        fix="start one process for each instance: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L lists them). Or ask for "
-        "a larger instance, or a whole GPU",
-        weak=(r"\bmig\b.{0,400}\b(uses? only|only uses?|only (1|one)|1 visible cuda)",),
+        fix="reseat or replace the named DIMM. The event log of the server's BMC lists all of its errors",
     ),
     strong(
         "cloud.quota",

@@ -101,7 +101,7 @@ TEXTS: tuple[Condition, ...] = (
         r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
         r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
         r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
-        r"libcuda\S{0,40}undefined symbol: cu\w+|\bdriver >= ?\d{3}[\d.]* required|symbol lookup for cuCtxCreate_v\d "
+        r"libcuda\S{0,40}undefined symbol: cu\w+|driver >= ?\d{3}[\d.]* required|symbol lookup for cuCtxCreate_v\d "
         r"failed",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
@@ -667,8 +667,9 @@ TEXTS: tuple[Condition, ...] = (
         "separate cable for each power plug, a stronger supply and no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
-            r"(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|o/?s)\b.{0,30}"
-            r"\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|instant|and re))",
+            r"hard-?power-?cut|(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|"
+            r"o/?s)\b.{0,30}\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|"
+            r"instant|and re))",
         ),
         common=(
             r"\b(pc|computer|machine) .{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?(?! the)\b"
@@ -714,7 +715,7 @@ TEXTS: tuple[Condition, ...] = (
         "mig.one",
         "a process can use only one MIG instance, and torch shows only that one",
         r"\bMIG\b.{0,900}\bdevice_count\(\)\W{0,4}((is|returns?|shows?|gives?) )?\W{0,8}1\b(?![\d.])",
-        r"\bMIG\b.{0,600}\bonly (1|one|the first) (MIG )?(device|instance|gpu)",
+        r"\bMIG\b.{0,600}(\bonly (1|one|the first) (MIG )?(device|instance|gpu)|\b(uses only|only uses) (1|one)\b)",
         meaning="This is a limit of CUDA. It holds whatever the container or CUDA_VISIBLE_DEVICES lists.",
         fix="start one process for each instance, with one UUID of nvidia-smi -L in its CUDA_VISIBLE_DEVICES. Parallel "
         "training and tensor-parallel servers cannot span instances: use a larger profile, or turn MIG off",
