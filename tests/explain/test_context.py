@@ -26,7 +26,7 @@ def ids(pasted: str) -> list[str]:
         (
             "#12 3.4 bitsandbytes/cextension.py\n#12 3.5 CUDA SETUP: WARNING! libcuda.so not found!",
             "bitsandbytes.setup",
-            "out of the image's RUN lines",
+            "from the image's RUN lines",
             "pip install -U",
         ),
         (
@@ -52,7 +52,7 @@ def ids(pasted: str) -> list[str]:
             "app.exe of PyInstaller\nNVIDIA GeForce RTX 5070 with CUDA capability sm_120 is not compatible with the "
             "current PyTorch installation. The current PyTorch install supports CUDA capabilities sm_37 compute_37.",
             "cuda.capability",
-            "a newer release of the program",
+            "update the program",
             "harmless",
         ),
         (
@@ -222,7 +222,7 @@ def ids(pasted: str) -> list[str]:
         (
             "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
             "tensor.load",
-            'without an NVIDIA GPU torch.load(path, map_location="cpu")',
+            'without an NVIDIA GPU use torch.load(path, map_location="cpu")',
             "",
         ),
         (
@@ -319,7 +319,7 @@ def ids(pasted: str) -> list[str]:
             'pipe = P.from_pretrained(x).to("cuda")\npipe.enable_model_cpu_offload()\n'
             + OOM.format("8.00 GiB of which 9.00 MiB is free."),
             "oom.cuda",
-            'take .to("cuda") away',
+            'remove .to("cuda")',
             "smaller batch",
         ),
         (
@@ -385,7 +385,7 @@ def ids(pasted: str) -> list[str]:
         (
             "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
             "numerics.nan",
-            "nothing while it is rare",
+            "ignore it while it is rare",
             "anomaly",
         ),
         # What the paste says was done already is no step.
@@ -419,14 +419,14 @@ def ids(pasted: str) -> list[str]:
         (
             "macOS 15\nERROR: No matching distribution found for triton",
             "pip.torch",
-            "leave that line out",
+            "remove that line",
             "pip index versions",
         ),
         (
             "Microsoft.ML.OnnxRuntime: LoadLibrary failed with error 126 when trying to load "
             "onnxruntime_providers_cuda.dll",
             "import.dll",
-            "12 and 9 from it on",
+            "then 12 and 9",
             "pip uninstall",
         ),
         (
@@ -643,7 +643,8 @@ def ids(pasted: str) -> list[str]:
         (
             SYMBOL.format("my_ext/_ops.cpython-310-x86_64-linux-gnu", "NS_4SourceENSt7__cxx1112basic_stringE"),
             "import.symbol",
-            "cxx11abiFALSE; or pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps my_ext==",
+            "cxx11abiFALSE. Or build it: pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "
+            "my_ext==",
             "NAME",
         ),
         (
@@ -699,7 +700,7 @@ def ids(pasted: str) -> list[str]:
         (
             "ImportError: libcublas.so.12: cannot open shared object file: No such file or directory",
             "import.library",
-            "does not begin with 12, a torch for CUDA 12",
+            "does not begin with 12, install a torch for CUDA 12",
             "",
         ),
         (
@@ -812,7 +813,7 @@ def ids(pasted: str) -> list[str]:
         (
             "vllm serve m --gpu-memory-utilization 0.4\nValueError: No available memory for the cache blocks.",
             "oom.vllm",
-            "0.9 in place of 0.4",
+            "0.9 instead of 0.4",
             "end it",
         ),
         (
@@ -853,7 +854,7 @@ def test_how_sure_a_text_is(pasted: str, certainty: str) -> None:
         ),
         (
             "0 bytes of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch",
-            "torch sees no memory",
+            "check that nvidia-smi shows memory",
         ),
     ],
 )
@@ -874,7 +875,7 @@ def test_metal_that_gives_nothing_is_not_full() -> None:
         "5.00 GB).\nTried to allocate 512 bytes on shared pool."
     )
     assert (answer.title, answer.certainty) == ("the Metal device gives torch no memory", "strong")
-    assert answer.then.startswith('device="cpu"')
+    assert answer.then.startswith('set device="cpu"')
 
 
 @pytest.mark.parametrize(
@@ -915,7 +916,7 @@ def test_a_list_of_errors_is_no_denial() -> None:
 def test_a_hang_beside_p2p_that_fails(said: str) -> None:
     answer = first(f"torch on 2 GPUs\n{said}\nthe P2P test hangs too\n")
     assert answer.id == "nccl.timeout"
-    assert answer.then.startswith("NCCL_P2P_DISABLE=1") and "ACS" in answer.then
+    assert answer.then.startswith("set NCCL_P2P_DISABLE=1") and "ACS" in answer.then
     assert "P2P" not in first(f"torch on 2 GPUs\n{said}\n").then
 
 

@@ -16,7 +16,7 @@ from gpucheck.units import GIB, KIB, MIB, TIB
 def numbers(pasted: str) -> tuple[str, figures.Figures]:
     """The id of a pasted text, and its figures."""
     match = find(pasted, TEXTS, OF_CONDITIONS)[0]
-    return match.text.id, figures.read(match.text.id, match.said, match.around)
+    return match.text.id, figures.read(match.text.id, match.excerpt, match.context)
 
 
 def bytes_(value: float, unit: int) -> int:
@@ -183,17 +183,19 @@ def test_memory_that_nobody_named_is_another_programs() -> None:
     """Before torch 2.1, and without NVML, others are not listed."""
     _, read = numbers(TORCH_1)
     assert "other programs 10.64 GiB" in read.says
-    assert read.then.startswith("nvidia-smi shows whether another program holds memory: use another GPU, or end it; ")
+    assert read.then.startswith(
+        "nvidia-smi shows whether another program holds memory. If so, end it or use another GPU; "
+    )
 
 
 def test_more_than_the_gpu_has_is_a_wrong_shape() -> None:
     _, read = numbers(TORCH_2_9)
-    assert "one request exceeds the whole GPU; where that is a surprise, print the tensor's shape" in read.then
+    assert "one request exceeds the whole GPU; if that is a surprise, print the tensor's shape" in read.then
 
 
 def test_a_request_that_was_refused_beside_free_memory_met_a_limit() -> None:
     _, read = numbers(TORCH_2_9.replace("96.00 GiB", "36.00 GiB"))
-    assert read.then == "raise torch.cuda.set_per_process_memory_fraction: it allows this process 40 GiB"
+    assert read.then == "raise torch.cuda.set_per_process_memory_fraction, which allows this process 40 GiB"
 
 
 def test_of_several_ranks_each_says_its_own() -> None:
@@ -212,7 +214,7 @@ def test_vllm_and_its_share() -> None:
         "71.24 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
     )
     assert read.numbers["free_bytes"] == bytes_(59.32, GIB) and read.numbers["desired_bytes"] == bytes_(71.24, GIB)
-    assert read.then.startswith("--gpu-memory-utilization 0.72; or another GPU")
+    assert read.then.startswith("set --gpu-memory-utilization 0.72, or use another GPU")
     _, read = numbers(
         "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is "
         "needed, "
@@ -220,7 +222,7 @@ def test_vllm_and_its_share() -> None:
         "maximum model length is 54400."
     )
     assert (read.numbers["needed_bytes"], read.numbers["fits_tokens"]) == (24 * GIB, 54400)
-    assert read.then.startswith("--max-model-len 54400")
+    assert read.then.startswith("use --max-model-len 54400")
 
 
 # --- memory of the host -----------------------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ def test_which_gpu_an_xid_is_of(pasted: str, expected: dict[str, Any]) -> None:
 def test_of_two_gpus_an_xid_is_of_its_own() -> None:
     pasted = "NVRM: Xid (PCI:0000:17:00): 94, pid=7\nNVRM: Xid (PCI:0000:b3:00): 31, pid=8"
     for match in find(pasted, TEXTS):
-        read = figures.read(match.text.id, match.said, match.around).numbers
+        read = figures.read(match.text.id, match.excerpt, match.context).numbers
         assert (read["bus"], read["pid"]) == {"xid.94": ("0000:17:00", 7), "xid.31": ("0000:b3:00", 8)}[match.text.id]
 
 
@@ -450,12 +452,12 @@ _TORCHS = "RuntimeError: unable to open shared memory object </torch_1234_5678_0
         ("No space left on device (28)", "/dev/shm is full", "", ""),
         (
             "No such file or directory (2)",
-            "the segment does not exist: the process that made it has ended, or has another /dev/shm",
+            "the segment does not exist: the process that created it has ended, or has another /dev/shm",
             "give ranks of one machine one /dev/shm",
             "look for the process that ended first",
         ),
         ("Too many open files (24)", "too many files are open", "ulimit -n", "ulimit -n 65536, or torch."),
-        ("Permission denied (13)", "/dev/shm may not be written", "ls -ld /dev/shm", "ls -ld /dev/shm"),
+        ("Permission denied (13)", "/dev/shm is not writable", "sudo chmod 1777 /dev/shm", "sudo chmod 1777 /dev/shm"),
     ],
 )
 def test_a_segment_by_the_systems_error(error: str, says: str, of_nccl: str, of_torch: str) -> None:
@@ -476,7 +478,7 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
     [
         (
             "device error: 7: unknown device",
-            "the GPU that was asked for (7) does not exist on this host",
+            "the requested GPU (7) does not exist on this host",
             "nvidia-smi -L",
         ),
         (
@@ -500,8 +502,8 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
             "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such "
             "file "
             "or directory",
-            "it finds no NVIDIA driver where this Docker runs",
-            "else install the driver",
+            "the toolkit finds no NVIDIA driver where this Docker runs",
+            "install the driver",
         ),
         (
             "initialization error: nvml error: driver not loaded",
@@ -511,11 +513,11 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
         (
             "initialization error: driver rpc error: timed out",
             "the host's driver did not answer",
-            "nvidia-smi on the host has to answer",
+            "run nvidia-smi on the host",
         ),
         (
             "requirement error: unsatisfied condition: cuda>=12.9, please update your driver to a newer version",
-            "the image asks for more than the host's driver has (cuda>=12.9)",
+            "the image requires more than the host's driver has (cuda>=12.9)",
             "update the host's driver",
         ),
         (
@@ -532,7 +534,7 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
         (
             "detection error: path error: ///usr/local/nvidia/lib64/libvdpau_nvidia.so: permission denied",
             "the toolkit may not open or mount a file of the driver",
-            "look at the file that is named",
+            "look at the named file",
         ),
         (
             "mount error: stat failed: /dev/nvidia-uvm: no such file or directory",
@@ -560,7 +562,7 @@ def test_a_driver_of_two_third_numbers_is_mixed_packages(client: str, module: st
         f"NVRM: API mismatch: the client has the version {client}, but\nNVRM: this kernel module has the version "
         f"{module}.  Please\nNVRM: make sure that this kernel module and all NVIDIA driver components"
     )
-    assert read.says == f"libraries of driver {client}, kernel module of {module}"
+    assert read.says == f"the libraries are of driver {client}, the kernel module of {module}"
     assert read.then.startswith(then) and bool(read.then) == bool(then)
 
 

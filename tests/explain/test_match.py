@@ -338,8 +338,8 @@ def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:
     lines = [f"line {number}" for number in range(1, 31)]
     lines[9] = "no room"
     (match,) = find("\n".join(lines), [text("a.text", "no room")])
-    assert match.said.split("line ")[0].strip() == "no room" and match.said.endswith("line 22")
-    assert match.around.startswith("line 7 line 8") and match.around.endswith("line 22")
+    assert match.excerpt.split("line ")[0].strip() == "no room" and match.excerpt.endswith("line 22")
+    assert match.context.startswith("line 7 line 8") and match.context.endswith("line 22")
 
 
 # --- what comes first -------------------------------------------------------------------------------------------------

@@ -62,6 +62,12 @@ OTHERS = (
     "mps.none",
     "crash.illegal",
     "comfyui.ended",
+    "import.",
+    "llamacpp.model",
+    "program.cpu",
+    "link.slow",
+    "host.memory",
+    "cloud.quota",
 )
 
 

@@ -37,7 +37,9 @@ def test_the_table_is_whole() -> None:
     assert len(TEXTS) >= 60
     for text in TEXTS:
         assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.id)
-        assert (text.patterns or text.common) and text.title and text.meaning.endswith(".") and text.fix, text.id
+        assert (text.patterns or text.common or text.weak) and text.title and text.meaning.endswith(".") and text.fix, (
+            text.id
+        )
         assert not text.title.endswith("."), text.id
         assert all(name in BY_ID for name in text.conditions), text.id
         others = [name for name in (*ids, *(f"xid.{number}" for number in xid.BY_NUMBER)) if name != text.id]

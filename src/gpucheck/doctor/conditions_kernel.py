@@ -226,7 +226,11 @@ KERNEL = on(
         meaning="Its memory window (BAR) has no addresses: the firmware keeps all windows below 4 GiB.",
         fix="switch on Above 4G Decoding in the firmware; in a virtual machine, widen its memory window",
         judge=_logged(NO_ROOM),
-        patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
+        patterns=(
+            NO_ROOM,
+            r"BAR\d is 0M @ 0x0",
+            r"\bBAR \d+:? .{0,40}(can't assign; no space|failed to assign|no space for)",
+        ),
     ),
     Condition(
         id="driver.unsupported_card",

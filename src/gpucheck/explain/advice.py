@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
@@ -13,148 +14,347 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("dtensor.mixed")(
+        r"no attribute \W?(?:full_tensor|to_local)",
+        "start the program on at least two GPUs, or with its option without FSDP",
+        title="the model is not sharded: with one GPU, FSDP keeps plain tensors, which have no full_tensor()",
+    ),
+    of("dist.port")(
+        r"error while attempting to bind on address",
+        "use another --port, or end the process that has it: ss -ltnp | grep PORT (an earlier server of the same "
+        "model)",
+        title="the server's port is taken by another process",
+    ),
+    of("import.torch")(r"\bpip3? install (?!(?:-\S+ )*torch)", becomes="build.isolation"),
+    of("oom.other", "oom.cuda")(
+        r"\bvllm\b[\s\S]*\b(?:multi-?process\w*|second|two|both)\b",
+        "start one engine for all requests, or give each a share: gpu_memory_utilization=0.4 for two on one GPU",
+        title="GPU memory is full: each vLLM engine reserves 90 % of it by default, however small the model",
+        certainty="hint",
+    ),
+    of("attention.kernel")(
+        r"cutlassf: no kernel",
+        "use torch_dtype=torch.float16 instead of bfloat16 before Ampere (V100, T4, RTX 20), or float32. Else set "
+        'attn_implementation="eager", or torch.backends.cuda.enable_mem_efficient_sdp(False)',
+        title="the memory-efficient attention kernel lacks this data type on this GPU: usually bfloat16 before Ampere",
+    ),
+    of("torch.no_acc")(
+        lambda facts: "mac" in facts.platforms and facts.holds("webui"),
+        "start it with webui.sh, whose settings for macOS have --skip-torch-cuda-test --no-half. It then uses MPS on "
+        "Apple silicon; export COMMANDLINE_ARGS with both if they are missing",
+        title="a Mac has no CUDA, so the web UI has to skip its test for CUDA",
+    ),
+    of("llamacpp.start")(
+        r"layers\.offload=0\b[^\n]*memory\.required\.kv=\"?(?:[3-9]|\d\d+)\.\d gib",
+        "set a shorter context (num_ctx, OLLAMA_CONTEXT_LENGTH=8192) and OLLAMA_NUM_PARALLEL=1, which multiplies it",
+        title="the context's cache (memory.required.kv) is larger than the GPU's free memory",
+    ),
+    of("nvcc.old")(
+        r"cuda_fp8\.h\b",
+        "install the toolkit of torch's CUDA (11.8 or newer has this header), export CUDA_HOME=FOLDER, and put its bin "
+        "first in PATH: nvcc --version shows which is used. Then rm -r ~/.cache/flashinfer",
+        title="the CUDA toolkit in use is older than 11.8, which brought the header cuda_fp8.h",
+    ),
+    of("oom.host")(
+        r"requires more system memory",
+        "set a shorter context: num_ctx in the client, OLLAMA_CONTEXT_LENGTH=8192, OLLAMA_NUM_PARALLEL=1. Or use a "
+        "smaller quantisation or model; ollama ps shows what it takes",
+        title="the model with this context needs more RAM than is free (Ollama)",
+        certainty="strong",
+    ),
+    of("cuinit.too_old")(
+        r"\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
+        "write runtimeClassName: nvidia into the pod, and resources.limits nvidia.com/gpu: 1. kubectl exec POD -- "
+        "nvidia-smi must work; else the host's driver is older than the image's CUDA",
+        title="the pod has no driver: probably it runs without the nvidia runtime (or the host's driver is too old)",
+    ),
+    of("cuinit.100", "torch.no_acc", "torch.sees_none")(
+        r"cuda_visible_devices\W{1,4}all\b",
+        "unset CUDA_VISIBLE_DEVICES, or set numbers (0,1). Only NVIDIA_VISIBLE_DEVICES takes the word all",
+        title="CUDA_VISIBLE_DEVICES=all hides every GPU: the variable takes numbers or UUIDs",
+        certainty="strong",
+    ),
+    of("cuinit.802")(
+        r"fabric ?manager[^\n]{0,80}version [\d.]+ don",
+        "install the fabric manager of exactly the driver's version (sudo apt-get install "
+        "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
+        title="the fabric manager does not start: its version is not the driver's",
+    ),
+    of("cuinit.no_driver")(
+        lambda facts: facts.vendor == "intel" or facts.holds(r"\bipex\b|\barc\b"),
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, pass /dev/dri to the container, and use "
+        "the device xpu (the program's option for Intel GPUs). NVIDIA's driver does not help",
+        title="the program asks for NVIDIA's CUDA, and the GPU is one of Intel",
+    ),
+    of("cuinit.804")(
+        r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
+        "reboot. If it stays, compare cat /proc/driver/nvidia/version with nvidia-smi, and remove folders called "
+        "compat from LD_LIBRARY_PATH",
+        title="the driver was updated, and its old kernel module probably still runs",
+    ),
+    of("cuinit.804")(
+        "container",
+        "update the host's driver, or use an image with an older CUDA than nvidia-smi shows on the host (NVIDIA's "
+        "images: -e NVIDIA_DISABLE_REQUIRE=1 does not help)",
+        title="the host's driver is older than the image's CUDA, and only data-centre GPUs can use the image's own "
+        "libcuda",
+    ),
+    of("hip.none", "tensor.not_implemented")(
+        r"\bzluda\b",
+        "install AMD's newest driver and the HIP SDK for Windows, put its folder bin in PATH, delete the folder "
+        ".zluda, and install the program again with its ZLUDA option, not DirectML. Older GPUs also need rocBLAS's "
+        "library files",
+        title="ZLUDA did not start: it finds no HIP SDK, or no AMD GPU that the SDK supports",
+    ),
+    of("llamacpp.cpu")(
+        r"\A(?=[\s\S]*\bpodman)[\s\S]*(?:driver|graphics card)[^\n]{0,60}\bupdat|\A(?=[\s\S]*\bpodman)[\s\S]*updat\w*"
+        r"[^\n]{0,60}(?:driver|graphics card)",
+        becomes="container.cdi",
+    ),
+    of("llamacpp.cpu")(
+        r"\A(?![\s\S]*(?:-ngl|n[-_]gpu[-_]layers|ollama|lm ?studio))[\s\S]*(?:llama[-_.](?:cli|server)|\./main)\b",
+        "add -ngl 99 (--n-gpu-layers) to the command, and leave -t at the number of processor cores. llama-cli "
+        "--list-devices must list the GPU: else build with -DGGML_CUDA=ON",
+        title="llama.cpp probably computes on the CPU: the command names no layers for the GPU (-ngl)",
+    ),
+    of("compile.missing")(
+        r"no module named triton\.\w",
+        "pip install -U triton (Windows: triton-windows), at the release that this torch requires (pip show torch), or "
+        "another release of the package that imports it",
+        title="the installed Triton lacks a module that a package imports: their releases do not fit",
+    ),
+    of("kernel.build")(r"\bsecure ?boot\b", becomes="kernel.key_rejected"),
+    of("dist.world_size")(
+        r"num_processes: 1\b[\s\S]{0,200}num_machines: [2-9]",
+        "set num_processes to the number of GPUs of all machines together (accelerate config, or --num_processes)",
+        title="accelerate's num_processes is smaller than the number of machines",
+    ),
+    of("dist.set_device")(
+        r"n/a\W+(\d+)\W+c\W[\s\S]*n/a\W+\1\W+c\W",
+        'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything uses CUDA, and torch.load(path, '
+        'map_location="cpu"). Or show each process its own GPU alone: CUDA_VISIBLE_DEVICES',
+        title="processes hold memory on a second GPU beside their own",
+    ),
+    of("slurm.gres")(
+        r"--gpu-bind",
+        "leave out --gpu-bind, so that each task sees all GPUs of the job, or use --gpu-bind=per_task:1 and device 0 "
+        "in each task",
+        title="Slurm's --gpu-bind shows each task only the GPUs near its cores",
+    ),
+    of("dist.port")(
+        r"--local_rank[= ]0\b",
+        'read int(os.environ["LOCAL_RANK"]) in the program, and leave out --local_rank 0: with it each process starts '
+        "rank 0's server",
+        title="every process takes itself for rank 0, and opens the same port",
+    ),
+    of("cuda.ordinal")(
+        r"#sbatch|\bsrun\b|--gres=",
+        "ask Slurm for the GPUs that the program uses: --gres=gpu:N with N = --ntasks-per-node = the Trainer's devices",
+        title="the program wants more GPUs than Slurm gave the job",
+    ),
+    of("hip.none")(
+        r"not supported in kfd",
+        "use the processor, or another GPU: sudo dmesg | grep kfd names the unsupported one. ROCm's list of supported "
+        "GPUs is at rocm.docs.amd.com; PyTorch's wheels need one of them",
+        title="the kernel's compute driver (amdkfd) does not support this AMD GPU",
+        certainty="proof",
+    ),
+    of("kernel.build")(
+        r"dkms\.conf does not exist",
+        "sudo rm -r /var/lib/dkms/nvidia/OLD_VERSION removes the driver that is no longer installed. Then run sudo "
+        "dkms autoinstall; dkms status must list the installed version for uname -r",
+        title="DKMS stops at the remains of an older NVIDIA driver, and builds no module",
+    ),
+    of("tensor.device_mismatch")(
+        r"gather function not implemented for cpu",
+        "return GPU tensors from forward(), and call .cpu() outside the wrapper; or use DistributedDataParallel",
+        title="the model inside DataParallel returns a CPU tensor",
+    ),
+    of("numerics.nan_half")(
+        r"\bgtx ?16[3-6]0",
+        "train in float32 (Ultralytics: amp=False; no fp16, half or autocast); for pictures --precision full --no-half",
+        title="a GTX 16xx computes float16 wrongly, which gives NaN",
+        certainty="strong",
+    ),
+    of("dist.rendezvous")(
+        r"(?:socket|connect)\w*[^\n]{0,60}timed out[^\n]{0,60}connect\w* to",
+        "start the head node first, with its own address (ip -brief address) as --rdzv-endpoint on every node. nc -vz "
+        "ADDRESS PORT on each tells whether a firewall blocks it. If the head does not recognise its own address, use "
+        "its host name, or --node-rank with --master-addr",
+        title="no rendezvous server answers at this address and port",
+    ),
+    of("oom.other")(
+        r"\b(?:compute|kv|pp)(?: cache)? buffers?\b|\bkv cache\b|\bllama|lm ?studio|gguf|koboldcpp",
+        "set a shorter context (-c 8192; num_ctx), then fewer layers on the GPU (-ngl N; LM Studio: GPU offload), a "
+        "smaller quantisation, or a smaller cache (-fa -ctk q8_0 -ctv q8_0); nvidia-smi shows other programs",
+        title="GPU memory does not hold the model with this context",
+    ),
+    of("bitsandbytes.setup")(
+        r"windowspath|[a-z]:\\[^\n]{0,200}libbitsandbytes_\w+\.so",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes (Windows since 0.43)",
+        title="this release of bitsandbytes is built for Linux, not for Windows",
+    ),
+    of("compile.ptxas")(
+        r"ptxas was searched in",
+        "conda install -c nvidia cuda-nvcc, and set TRITON_PTXAS_PATH to its bin/ptxas; or install a newer torch, "
+        "whose Triton brings its own",
+        title="Triton finds no ptxas, the assembler of the CUDA toolkit",
+    ),
+    of("import.symbol", "import.library")(
+        r"libc10\.so: cannot open",
+        "write import torch above the import of that package, which loads libc10. If it still fails, build the package "
+        "for this torch: pip install --force-reinstall --no-deps --no-build-isolation FOLDER_OF_ITS_SOURCES",
+        title="an extension of torch was imported before torch, or was built for another torch",
+    ),
+    of("import.dll", "import.symbol")(
+        r"\bprocedure could not be found|winerror 127|找不到指定的程序",
+        "install torch again in a new environment, with the newest patch release of Python (3.6.0 and 3.7.0 are too "
+        "old for wheels), and no other torch in PATH",
+        title="a DLL, or Python itself, is of another version than the package expects",
+    ),
+    of("oom.cuda", "oom.other")(
+        r"\b(?:resum|continu)\w*[^\n.]{0,40}\bcheckpoint|checkpoint (?:is|was) loaded",
+        'call torch.load(path, map_location="cpu"), and del the loaded dictionary after load_state_dict. Else a second '
+        "copy stays on the GPU, and that of every rank on GPU 0",
+        title="GPU memory is full after a checkpoint was loaded, which probably still lies on the GPU",
+    ),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("oom.cuda")(
         r"tvmerror|\bmlc[-_ ]llm|prefill-chunk-size",
-        "gpu_memory_utilization 0.95 (MLC takes 0.85), or gen_config's smaller --prefill-chunk-size; then fewer bits",
+        "set gpu_memory_utilization=0.95 (MLC takes 0.85), or lower gen_config's --prefill-chunk-size; then fewer bits",
         title="weights and temporary buffer exceed the part of GPU memory that MLC may use",
-    ),
-    of("process.killed")(
-        r"load(?:ing|ed)?\b[^\n]{0,40}(?:checkpoint|shards|model|weights|pipeline|vectors)|skipping token \d+",
-        "RAM for the whole file: free -h beside it; load it once and in half precision (torch_dtype=torch.float16, "
-        "low_cpu_mem_usage=True), a smaller file, or more swap; sudo dmesg | grep -i -e oom -e killed shows it",
-        title="the process was killed while it loaded a model or data: usually RAM was full",
     ),
     of("autograd.inplace")(
         r"\b\w*gan\b|discriminator|output 0 of (?:as_?strided|t)backward|\[\d+, \d+, (\d), \1\]\W{1,3}is at version",
-        "loss.backward() of all losses before the first optimizer.step(); in a GAN opt_D.step(), then the generator's "
-        "loss from a new D(fake), and fake.detach() in D's own loss. torch before 1.5 did not check this",
+        "call loss.backward() of all losses before the first optimizer.step(). In a GAN call opt_D.step(), then "
+        "compute the generator's loss from a new D(fake), with fake.detach() in D's own loss. Old torch is silent",
     ),
     of("oom.cuda")(
         r"torch\.load\(|in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
-        'torch.load(path, map_location="cpu"), load_state_dict, then del: else a second copy is on the GPU that saved',
+        'torch.load(path, map_location="cpu"), load_state_dict, then del. Else the GPU that saved it holds a copy',
         title="GPU memory is full while a checkpoint is loaded",
     ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",
-        "unset LD_LIBRARY_PATH, where usually another CUDA's cuBLAS comes from; else shapes and strides of operands",
+        "unset LD_LIBRARY_PATH, which usually leads to another CUDA's cuBLAS. Else check the operands' shapes, strides",
     ),
     of("cuda.device_assert")(
         r"cross_?entropy|nll_?loss|nllcriterion|n(?:um)?_?class|focal_loss|\blabels?\b",
-        "print(target.min(), target.max(), logits.shape[1]): labels must be 0 to the number of classes − 1, in the "
-        "data set as in the configuration's num_classes; the step on the CPU names the line",
+        "print(target.min(), target.max(), logits.shape[1]): labels must lie between 0 and the number of classes − 1, "
+        "in the data set and in the configuration's num_classes. Run the step on the CPU to find the line",
         title="a check inside a kernel failed: probably a label is not below the number of classes",
     ),
     of("tensor.type_mismatch", "tensor.dtype")(
         r"from_pretrained\((?![^\n)]*dtype)[\s\S]*pipeline",
-        "torch_dtype=torch.float16 in every from_pretrained, the VAE's and ControlNet's too; pip install -U diffusers",
+        "set torch_dtype=torch.float16 in every from_pretrained, also VAE and ControlNet; pip install -U diffusers",
         title="a part of the pipeline was loaded in another data type",
     ),
     of("xpu.lost", "xpu.call")(
         r"\bu?hd graphics\b",
-        "the CPU (--cpu), or OpenVINO, which supports it: torch's XPU is for Arc, Core Ultra and Data Center GPUs",
-        title="this integrated GPU is not one that torch's XPU supports",
+        "use the CPU (--cpu), or OpenVINO, which supports it. torch's XPU is for Arc, Core Ultra and Data Center GPUs",
+        title="torch's XPU does not support this integrated GPU",
     ),
     of("crash.segfault")(
-        r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm",
-        "rocminfo | grep gfx, then HSA_OVERRIDE_GFX_VERSION of a relative: 9.0.0 (gfx90c), 10.3.0 (gfx103x), 11.0.0 "
-        "(gfx110x); beside an integrated GPU HIP_VISIBLE_DEVICES=N of the other; else a torch or ROCm that lists it",
-        title="ROCm probably has no code for this AMD GPU, or uses the processor's own",
+        r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm|\bradeon|\brx ?[567]\d00",
+        "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION to a relative's: 9.0.0 (gfx90c), 10.3.0 "
+        "(gfx103x), 11.0.0 (gfx110x). To skip an integrated GPU, set HIP_VISIBLE_DEVICES=N. Else update ROCm and torch",
+        title="ROCm probably has no code for this AMD GPU, or uses the integrated one",
     ),
     of("numerics.nan")(
-        r"nansexception|nans was produced|\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc))(?![\s\S]*(?:train|lora_))",
-        "A1111, Forge: --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), for the VAE "
-        "--no-half-vae; ComfyUI: --fp32-vae, --force-upcast-attention or --force-fp32; else another VAE (fp16-fix for "
-        "SDXL): --disable-nan-check only shows black pictures",
+        r"nansexception|nans was produced|"
+        r"\A(?=[\s\S]*(?:webui|a1111|comfyui|invoke|foooc|sdxl|txt2img))(?![\s\S]*(?:train|lora_))",
+        "for A1111 and Forge use --upcast-sampling or --no-half (a GTX 16xx: --precision full --no-half --medvram), "
+        "for the VAE --no-half-vae. For ComfyUI use --fp32-vae, --force-upcast-attention or --force-fp32. Else try "
+        "another VAE (fp16-fix for SDXL). --disable-nan-check only shows black pictures",
         title="the picture was computed to NaN: probably float16 is too narrow for this model or GPU (GTX 16xx, VAE)",
-        meaning="Nothing is trained here. float16 ends at 65 504, and a GTX 16xx computes it wrongly.",
+        meaning="No training runs here. float16 ends at 65 504, and a GTX 16xx computes it wrongly.",
     ),
     of("loader.exited")(
         r"background workers are no longer alive",
-        "the first error above it, of the worker itself; without one RAM (free -h, dmesg) or shared memory was full: "
-        "docker run --ipc=host; nnUNet_n_proc_DA=2 before the command, or 0, with which no worker hides the error",
+        "look for the worker's first error above. If there is none, RAM (free -h, dmesg) or shared memory was full: "
+        "docker run --ipc=host. Set nnUNet_n_proc_DA=2 for fewer workers, or 0 for none, which shows the error",
         title="a worker of nnU-Net's data loading ended: usually RAM or shared memory was full",
     ),
     of("cuinit.999")(
         r"(?:\bin |_|\.)(?:step|backward)\b|\bepoch\b|\bsteps:|it/s\b",
-        "sudo dmesg | grep -i -e xid -e nvrm of that moment: Xid 79 or a reset is the GPU, its power or heat (no "
-        "overclocking, sudo nvidia-smi -pl WATTS lower); else a newer driver, and CUDA_LAUNCH_BLOCKING=1",
+        "sudo dmesg | grep -i -e xid -e nvrm shows that moment. Xid 79 or a reset points to the GPU, its power or heat "
+        "(no overclocking, sudo nvidia-smi -pl WATTS lower); else update the driver, and set CUDA_LAUNCH_BLOCKING=1",
         title="CUDA failed in the middle of the work and gives no reason: probably the driver or the GPU was lost",
     ),
     of("loader.exited")(
         "container",
-        "docker run --shm-size=8g … or --ipc=host: df -h /dev/shm shows the container's 64 MiB; where it is large, "
-        "num_workers=0 shows the real error, and sudo dmesg | grep -i -e oom -e killed whether RAM was full",
+        "docker run --shm-size=8g … or --ipc=host: df -h /dev/shm shows the container's 64 MiB. If it is large, "
+        "num_workers=0 shows the real error, and sudo dmesg | grep -i -e oom -e killed shows whether RAM was full",
         title="a DataLoader worker is gone: in a container usually /dev/shm is too small",
     ),
     of("cuda.illegal")(
         r"\A(?=[\s\S]*(?:processgroupnccl|nccl warn|ddp\b))[\s\S]*\b(?:rtx)? ?50[5-9]0\b",
-        "pip install -U nvidia-nccl-cu12 (2.26.5 or newer; torch 2.7's 2.26.2 fails on several RTX 50), or a newer "
-        "torch; NCCL_P2P_DISABLE=1 and one GPU alone tell whether it is NCCL",
+        "pip install -U nvidia-nccl-cu12 (2.26.5 or newer; torch 2.7's 2.26.2 fails on several RTX 50), or update "
+        "torch. NCCL_P2P_DISABLE=1, or a run on one GPU, shows whether NCCL is the cause",
         title="a kernel accessed memory outside its own: on several RTX 50 probably NCCL's",
     ),
     of("nccl.timeout")(
         r"(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
         r"distributed e|gpus?\b)",
-        "NCCL_P2P_DISABLE=1 before the command: where it helps, IOMMU and ACS off (gpucheck doctor); unset NODE_RANK "
-        "and other RANK and MASTER_ left in env; py-spy dump --pid PID of each rank shows where it waits",
+        "set NCCL_P2P_DISABLE=1 before the command. If P2P is the cause, turn IOMMU and ACS off (gpucheck doctor). "
+        "Unset NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID shows where each rank waits",
         title="training on several GPUs hangs: probably the GPUs or the processes do not reach each other",
     ),
     of("nccl.unhandled_system")(
         r"(?:connect to|connect) [^\n]{0,60}(?:failed|refused|timed? ?out)",
-        "the message's address has to be in the machines' network (172.17.… is Docker's): NCCL_SOCKET_IFNAME=NAME of "
-        "it on all nodes (ip -brief address). Refused: that rank ended, its log first; timed out: a firewall",
+        "set NCCL_SOCKET_IFNAME=NAME on all nodes to the interface of the machines' network (ip -brief address; "
+        "172.17.… is Docker's). Refused: read that rank's log first, because it ended. Timed out: check the firewall",
         title="NCCL does not reach another rank's address",
     ),
     of("dist.child")(
         r"got signal: 1\b",
-        "tmux or screen, else setsid nohup torchrun … > log 2>&1 &, so that the program outlives the terminal",
-        title="torchrun got SIGHUP: its terminal, or the ssh session, was closed",
+        "use tmux or screen, else setsid nohup torchrun … > log 2>&1 &, so that the program outlives the terminal",
+        title="torchrun got SIGHUP, because its terminal or ssh session was closed",
     ),
     of("dist.tcp")(
         r"connectfullmesh failed",
-        "GLOO_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address; on one machine "
-        "lo); /etc/hosts must not give the host name 127.0.1.1; then a firewall, and ulimit -n on many nodes",
+        "set GLOO_SOCKET_IFNAME=NAME on all nodes to the interface that joins them (ip -brief address; on one machine "
+        "lo). /etc/hosts must not give the host name 127.0.1.1. Then check the firewall, and ulimit -n on many nodes",
         title="gloo's processes do not reach each other: probably the wrong network interface",
     ),
     of("dist.rendezvous")(
         r"gai error: -\d",
-        "MASTER_ADDR (--master-addr, --rdzv-endpoint) as an IP address, or a name that getent hosts NAME knows",
-        title="the name of the rendezvous host is not known on this machine",
+        "set MASTER_ADDR (--master-addr, --rdzv-endpoint) to an IP address, or a name that getent hosts NAME knows",
+        title="this machine does not know the name of the rendezvous host",
     ),
     of("dist.port")(
         r"\b(?:srun|sbatch|slurm\w*)\b",
-        "one torchrun for each node (--ntasks-per-node=1, --nproc-per-node=GPUs): several on a node take the same "
-        "port; and another port for each job: MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
-        title="the port of the rendezvous is taken: several launchers, or jobs, are on this node",
+        "start one torchrun per node (--ntasks-per-node=1, --nproc-per-node=GPUs), because several on a node use the "
+        "same port. Use another port for each job: MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+        title="the port of the rendezvous is taken: this node runs several launchers or jobs",
     ),
     of("cuda.argument")(r"p2p\.cc:\d+ nccl warn", becomes="cuda.peer"),
     of("cuda.argument")(
         r"\bnccl\b|distbackenderror",
-        "NCCL_CUMEM_ENABLE=0, then NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 tell which way fails; then a newer NCCL",
+        "try NCCL_CUMEM_ENABLE=0, NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1 in turn to see which helps; update NCCL",
         title="a CUDA call inside NCCL got an invalid value: probably in memory shared between GPUs",
     ),
     of("numerics.nan")(
         r"scale (?:already )?at minimum|minimum loss|min_loss_scale",
-        'bfloat16 in place of float16 (bf16=True; DeepSpeed "bf16": {"enabled": true}) on Ampere or newer, else '
-        "float32; then a lower learning rate with warm-up, clipping, and torch.isfinite on the batch",
+        'use bfloat16 instead of float16 (bf16=True; DeepSpeed "bf16": {"enabled": true}) on Ampere or newer, else '
+        "float32. Then lower the learning rate with warm-up, clip gradients, and check torch.isfinite on the batch",
         title="float16 overflows in every step: the loss scale reached its minimum",
     ),
     of("numerics.nan")(
         r"returned nan values in its",
-        "look at the named operation (Sqrt, Log, Div, Pow, Norm at 0, Exp of a large number): x.clamp(min=1e-6) before "
-        "it, and torch.isfinite on its inputs; bfloat16 or float32 in place of float16; a lower learning rate",
+        "look at the named operation (Sqrt, Log, Div, Pow, Norm at 0, Exp of a large number). Call x.clamp(min=1e-6) "
+        "before it, and check torch.isfinite on its inputs. Else use bfloat16 or float32, or a lower learning rate",
         title="an operation's gradient is NaN",
     ),
     of("tensor.not_implemented")(
         r"_amp_\w+ not implemented for bfloat16",
-        'bf16=True in place of fp16=True (mixed_precision="bf16"), or the model in float32: GradScaler is for float16',
-        title="the gradient scaler of float16 got a model in bfloat16",
+        'use bf16=True instead of fp16=True (mixed_precision="bf16"), or a float32 model: GradScaler is for float16',
+        title="the gradient scaler for float16 got a model in bfloat16",
     ),
     of("tensor.dtype")(
         r"result type \w+ can.?t be cast",
-        "x = x * y in place of x *= y, whose result keeps x's type; .long() for indices (YOLOv5, 7: their newest)",
+        "write x = x * y instead of x *= y, which keeps x's type, or .long() for indices. Update YOLOv5 and YOLOv7",
         title="an in-place operation would lose its result's data type",
     ),
     of("oom.other")(
@@ -165,30 +365,31 @@ ADVICE: tuple[Advice, ...] = (
     of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
     of("oom.cuda")(
         r"(?:memory|vram)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|memory leak",
-        "loss.item() where losses are added up, x.detach().cpu() for what is kept in lists, no retain_graph=True; "
+        "add up loss.item(), keep only x.detach().cpu() in lists, and do not set retain_graph=True. "
         "print(torch.cuda.memory_allocated()) after each step shows whether it still grows",
         title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.(?!cuda)\w+\) and weight type \(torch\.cuda",
-        "x = x.to(device) of every input right before the call: .to() returns a new tensor; where the program is to "
-        'use the CPU, torch.load(path, map_location="cpu") and model.to("cpu"), because the model is on the GPU',
+        "write x = x.to(device) for every input right before the call, because .to() returns a new tensor. To use the "
+        'CPU instead, call torch.load(path, map_location="cpu") and model.to("cpu")',
         title="the input is on the CPU and the model on the GPU",
     ),
     of("tensor.type_mismatch")(
         r"input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
-        'model.to(device) before it is used; the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
+        'call model.to(device) first, because the input is on the GPU (torchsummary: summary(model.to("cuda"), …))',
         title="the model is on the CPU and its input on the GPU",
     ),
     of("tensor.meta")(
-        r"device_map ?= ?\W?auto|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|low_cpu_mem",
-        'without offloading: the whole model on one GPU where it fits ({"": 0} as the device_map), else on the CPU '
-        '("cpu"), more GPUs or a smaller model; else a newer release of the program that the traceback names',
+        r"device_map ?= ?\W?auto|bitsandbytes[/\\]|offload|max_memory|dispatch_model|accelerate[/\\]|llm-?compressor|"
+        r"low_cpu_mem",
+        'load the model without offloading: on one GPU if it fits ({"": 0} as the device_map), else on the CPU '
+        '("cpu"), on more GPUs, or a smaller model. Else update the program that the traceback names',
         title="a part of the model is on the meta device: probably offloaded, which this program does not expect",
     ),
     of("dist.port")(
         r"(?:chang|tried|set|export)\w*[^.\n]{0,60}\bmaster_port\b[\s\S]{0,160}\b(?:same|still|no effect|again|anyway)",
-        "grep -rn PORT . in its folder: it sets the port itself; sudo ss -ltnp | grep PORT shows the holder",
+        "grep -rn PORT . in its folder, because it sets the port itself. sudo ss -ltnp | grep PORT shows the holder",
         title="the port of the rendezvous is taken, and the program does not read MASTER_PORT",
         certainty="strong",
     ),
@@ -197,8 +398,8 @@ ADVICE: tuple[Advice, ...] = (
             bool(more_ranks(facts)) or facts.holds(r"set_device\([^)\n]*local_?rank|nproc.per.node[= ]+[2-9]")
         ),
         lambda facts: (
-            f"--nproc_per_node={more_ranks(facts) or 'N'} (torchrun --nproc-per-node), not above what python -c '"
-            "import torch; print(torch.cuda.device_count())' prints: CUDA_VISIBLE_DEVICES may hide some"
+            f"use --nproc_per_node={more_ranks(facts) or 'N'} (torchrun --nproc-per-node), at most what python -c '"
+            "import torch; print(torch.cuda.device_count())' prints, because CUDA_VISIBLE_DEVICES may hide some"
         ),
         title="more processes were started than GPUs are visible",
         certainty="strong",
@@ -206,236 +407,235 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.illegal")(
         r"(?:other than|except|besides|not)(?: on| the)? (?:gpu|device|cuda)(?: device)?[ :]?0\b|any gpu except 0\b|"
         r"\b(?:works?|runs?|fine|ok)\b[^.\n]{0,30}\b(?:on |with )(?:device |gpu ?|cuda:?)0\b[^\n]{0,40}\bfail",
-        "CUDA_VISIBLE_DEVICES=N before the command, which makes that GPU number 0 of the program (llama.cpp: "
-        "--main-gpu N where others stay visible); an extension's own code needs at::cuda::CUDAGuard(x.device())",
+        "set CUDA_VISIBLE_DEVICES=N before the command, which makes that GPU number 0 of the program (llama.cpp: "
+        "--main-gpu N if others stay visible). An extension's own code needs at::cuda::CUDAGuard(x.device())",
         title="a kernel accessed memory outside its own: probably it runs on GPU 0 with another GPU's tensors",
     ),
     of("oom.vllm")(
         r"to handle \d+ \w+ tokens|max[-_]batch[-_](?:total|prefill)[-_]tokens|text[-_]generation[-_]\w+er\b",
-        "a smaller --max-batch-total-tokens (not below --max-total-tokens) and --max-batch-prefill-tokens, then "
-        "--max-total-tokens; else --quantize, --num-shard N, or a newer release, which finds the number itself",
+        "lower --max-batch-total-tokens (not below --max-total-tokens) and --max-batch-prefill-tokens, then "
+        "--max-total-tokens. Else use --quantize, --num-shard N, or a newer release, which finds the number itself",
         title="Text Generation Inference has too little GPU memory for the tokens of its settings",
     ),
     of("oom.mps")(
         r"mps allocated: (?!0(?:\.0+)? )[\s\S]*max allowed|how [^\n]{0,40}high_watermark",
-        f"{SMALLER}; if that is not enough PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 python …, which lifts the limit and "
-        "may freeze the Mac: it is a variable of the environment, not an argument",
+        f"{SMALLER}; if that is not enough, set the environment variable PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0. It "
+        "lifts the limit, and may freeze the Mac",
     ),
-    of("oom.cuda")(
+    of("oom.cuda", "oom.other")(
         r"(?:jump|increas|grow|ris(?:e|ing)|spike|out of memory)\w*[^.\n]{0,60}\b(?:valid|eval|test)|"
         r"\bonly (?:when|in|during|after|at)\b[^.\n]{0,40}\b(?:valid|eval|test)",
-        "torch.inference_mode() around the evaluation, loss.item() where losses are added up; then a smaller batch",
+        "use torch.inference_mode() around the evaluation, and add up loss.item(). Then use a smaller batch",
         title="GPU memory is full, probably because the evaluation keeps what only a backward pass needs",
     ),
     of("tensor.placed")(
         r"in from_pretrained\b[\s\S]*in dispatch_model\b",
-        "pip install -U transformers accelerate bitsandbytes: these releases do not fit each other",
+        "pip install -U transformers accelerate bitsandbytes, because these releases do not fit each other",
     ),
     of("oom.vllm")(
         r"alloc_req_slots|warming up sampler|mamba cache blocks",
-        "fewer requests at once: vLLM --max-num-seqs 256 or less (SGLang --max-running-requests); for more slots or "
-        "blocks a larger, for a warm-up a smaller vLLM --gpu-memory-utilization (SGLang --mem-fraction-static)",
+        "allow fewer requests at once: vLLM --max-num-seqs 256 or less (SGLang --max-running-requests). For slots or "
+        "blocks use a larger, for a warm-up a smaller vLLM --gpu-memory-utilization (SGLang --mem-fraction-static)",
     ),
     of("oom.other")(
         r"cuda_host_malloc|of pinned memory",
-        "nothing, it is only slower; else ulimit -l unlimited (docker --ulimit memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        "ignore it: it is only slower. Or ulimit -l unlimited (docker --ulimit memlock=-1), or GGML_CUDA_NO_PINNED=1",
         title="llama.cpp could not pin host memory",
     ),
     of("oom.cuda", "cublas.", "cudnn.", "cusolver.")(
         r"\bpaddle",
-        "a smaller batch and input first: memory is usually full (nvidia-smi shows who else holds it; export FLAGS_"
-        "allocator_strategy=auto_growth); else paddle.utils.run_check(), and a Paddle for the CUDA in nvidia-smi",
+        "use a smaller batch and input first: memory is usually full (nvidia-smi shows other holders; export "
+        "FLAGS_allocator_strategy=auto_growth). Else run paddle.utils.run_check(), and use a Paddle for this CUDA",
     ),
     of("cuda.fork")(
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        "restart the notebook's kernel, and touch the GPU only in the function that is launched: no .to('cuda'), "
-        "torch.cuda call or Accelerator() before (Lightning: strategy='ddp_notebook')",
+        'restart the notebook\'s kernel, and use the GPU only in the launched function (Lightning: "ddp_notebook")',
         title="the notebook had started CUDA before it started processes",
     ),
     of("cuda.capture")(
         r"capturable (?:is|=) ?false|graph capture of step",
-        'capturable=True for the optimizer (after load_state_dict: group["capturable"] = True in its param_groups)',
+        'set capturable=True for the optimizer (after load_state_dict: group["capturable"] = True in its param_groups)',
         title="the optimizer was not made for CUDA graphs",
     ),
     of("cuda.handle")(
         r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
+        'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
     ),
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
         r"\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index|range|limit)|overflow\w* .{0,20}int ?32",
-        "keep each tensor below 2³¹ elements (in chunks); compute-sanitizer python … names the kernel",
+        "keep each tensor below 2³¹ elements by working in chunks; compute-sanitizer python … names the kernel",
         title="a kernel's 32-bit index overflowed",
         certainty="strong",
     ),
     of("hip.fault", "hip.hang")(
         r"uncorrectable hardware error|\[hardware error\]|poison",
-        "power-cycle the node; where sudo amd-smi metric --ecc shows new errors, replace the GPU of the address",
+        "power-cycle the node. If sudo amd-smi metric --ecc shows new errors, replace the GPU at the address",
         title="the AMD GPU reports an uncorrectable hardware error",
     ),
     of("llamacpp.cpu")(
         r"user overrode visible devices",
-        "unset the variable that this line names, also for the service (sudo systemctl edit ollama): Slurm sets "
-        "ROCR_VISIBLE_DEVICES and GPU_DEVICE_ORDINAL on NVIDIA's nodes too, which turns Ollama to the CPU",
+        "unset the variable that this line names, also for the service (sudo systemctl edit ollama). Slurm sets "
+        "ROCR_VISIBLE_DEVICES and GPU_DEVICE_ORDINAL on NVIDIA's nodes too, which makes Ollama use the CPU",
         title="a variable hides the GPUs from Ollama",
         certainty="strong",
     ),
     of("llamacpp.cpu")(
         "container",
         "docker run --gpus all (Compose: deploy.resources.reservations.devices; AMD: --device /dev/kfd --device "
-        "/dev/dri and the image ollama/ollama:rocm); docker exec NAME nvidia-smi has to list the GPU, after days too",
+        "/dev/dri and the image ollama/ollama:rocm). docker exec NAME nvidia-smi must list the GPU, also after days",
     ),
     of("oom.other")(
         r"bfc_?arena|onnxruntime",
-        "a smaller input or batch, one session at a time, and the provider's option "
-        "arena_extend_strategy=kSameAsRequested; nvidia-smi shows what else holds memory",
+        "use a smaller input or batch, one session at a time, and the provider's option "
+        "arena_extend_strategy=kSameAsRequested. nvidia-smi shows other holders of memory",
         title="ONNX Runtime's arena found no memory, probably on the GPU",
     ),
     of("llamacpp.cpu")(
         r"library=(?:cuda|rocm)|offload",
-        "restart the service, with a free GPU (nvidia-smi) and no num_gpu 0 or -ngl 0; then reinstall the program: "
-        "without its folder lib/ollama it has no code for the GPU it sees; OLLAMA_DEBUG=1 ollama serve says why",
+        "restart the service with a free GPU (nvidia-smi), and without num_gpu 0 or -ngl 0. Then reinstall the "
+        "program, because it needs its folder lib/ollama for the GPU. OLLAMA_DEBUG=1 ollama serve shows the reason",
         title="the model is on the CPU: probably the GPU's library was not loaded, or its memory was full",
     ),
     of("quant.dtype")(
         r"is not supported for quantization method",
-        "--dtype half (dtype='half'); a model that refuses float16 (Gemma 3): GPTQ or compressed-tensors (w4a16)",
-        title="vLLM's kernels for this quantisation take another data type",
+        "use --dtype half (dtype='half'). If the model refuses float16 (Gemma 3): GPTQ or compressed-tensors (w4a16)",
+        title="vLLM's kernels for this quantisation need another data type",
     ),
     of("quant.dtype")(
         r"method \w+_marlin is not supported",
-        "--quantization gptq (or awq) and --dtype half, which run from 7.5 on; else a smaller model, unquantised",
+        "use --quantization gptq (or awq) and --dtype half, which run from 7.5 on; else a smaller, unquantised model",
     ),
     of("quant.dtype")(
         r"fp8e4nv|supported fp8 dtypes",
-        "float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
+        "use float8 as e5m2 (ComfyUI: fp8_e5m2), or no torch.compile for it; else bfloat16, GGUF or 4-bit weights",
         title="Triton has no float8 of type e4m3 on a GPU before Ada (8.9)",
     ),
     of("amp.bfloat16")(
         r"dtype flag|\bvllm",
-        '--dtype half (in Python dtype="half", LLaMA-Factory vllm_dtype: float16), with weights that allow float16',
-        title="the model asks for bfloat16, which no GPU before Ampere (8.0) has",
+        'use --dtype half (in Python dtype="half", LLaMA-Factory vllm_dtype: float16), with weights that allow float16',
+        title="the model requests bfloat16, which no GPU before Ampere (8.0) has",
     ),
     of("cublas.not_supported")(
-        r"cuda_r_16bf", "float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
+        r"cuda_r_16bf", "use float16 or float32 (--dtype half, --fp16)", title="this GPU (before Ampere) lacks bfloat16"
     ),
     of("quant.dtype")(
         r"compute type, but",
-        'compute_type="int8" or "float32" (whisperx --compute_type int8), or device="cuda" where a newer GPU is there',
+        'set compute_type="int8" or "float32" (whisperx --compute_type int8), or device="cuda" if there is a newer GPU',
         title="CTranslate2 has no fast float16 on this device (the CPU, or a GPU before Volta)",
     ),
     of("quant.dtype", "amp.bfloat16", "attention.flash")(
         r"presence of|\b(?:multiple|different|both|mixed|two) gpus\b|\bolder gpu\b",
-        "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before the command, N the newer GPU in nvidia-smi: the "
-        "check takes the first or the weakest GPU that the program sees",
+        "set CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before the command, with N the newer GPU in "
+        "nvidia-smi, because the check uses the first or the weakest visible GPU",
     ),
     of("vllm.start")(
         r"\A(?=[\s\S]*(?:\bhang|stuck|\bhung|freez|broadcast block))[\s\S]*tensor[-_ ]parallel[\w -]{0,12}\W{1,3}[2-9]",
-        "NCCL_P2P_DISABLE=1, and apart from it --disable-custom-all-reduce, tell whether transfers between GPUs hang: "
-        "then IOMMU and ACS off in the firmware (gpucheck doctor); else NCCL_DEBUG=INFO shows where",
+        "try NCCL_P2P_DISABLE=1, and separately --disable-custom-all-reduce, to see whether transfers between GPUs "
+        "hang. If they do, turn IOMMU and ACS off in the firmware (gpucheck doctor). NCCL_DEBUG=INFO shows where",
         title="the start hangs with several GPUs, probably in a transfer between them (P2P)",
     ),
     of("cuda.not_supported")(
         r"unable to create stream|allocator\.h|\bgrid\b|\bvgpu\b|get device context 801|pinned system memory",
-        "nvidia-smi -q | grep -i -e virtualization -e license: a vGPU needs a license, a compute profile (C) and "
-        "unified memory (pciPassthru0.cfg.enable_uvm=1); else the program's other backend (lmdeploy --backend pytorch)",
-        title="the GPU does not support this operation: probably a virtual one (vGPU)",
+        "nvidia-smi -q | grep -i -e virtualization -e license shows a vGPU. It needs a license, a compute profile (C) "
+        "and unified memory (pciPassthru0.cfg.enable_uvm=1). Else use another backend (lmdeploy --backend pytorch)",
+        title="the GPU does not support this operation: probably it is a virtual one (vGPU)",
     ),
     of("graphics.context")(
         r"vkcreateinstance|vkresult|gpu\.foundation|isaac",
-        "vulkaninfo --summary has to list NVIDIA's GPU: on the host its driver, with libvulkan1 and libnvidia-gl-NNN; "
-        "in a container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in /usr/share/vulkan/icd.d",
-        title="Vulkan finds no GPU that the program can use",
+        "vulkaninfo --summary must list NVIDIA's GPU. The host needs its driver, libvulkan1 and libnvidia-gl-NNN; a "
+        "container -e NVIDIA_DRIVER_CAPABILITIES=all and nvidia_icd.json in /usr/share/vulkan/icd.d",
+        title="Vulkan finds no usable GPU",
     ),
     of("crash.segfault")(
         r"loaded engine size|\.engine for tensorrt",
         "build the engine again on this GPU with the TensorRT that loads it (pip list | grep -i tensorrt)",
-        title="the process crashed as it loaded a TensorRT engine: probably one of another TensorRT or GPU",
+        title="the process crashed while it loaded a TensorRT engine: probably one of another TensorRT or GPU",
     ),
     of("crash.segfault")(
         r"faster.?whisper|ctranslate2|whisperx",
-        "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first); if it crashes after the "
+        "pip install -U ctranslate2, with cuDNN 9 (its DLLs on PATH, or import torch first). If it crashes after the "
         "text, keep the model until the end and leave by os._exit(0)",
-        title="the process crashed in CTranslate2: probably a cuDNN that it does not find, or a model that it unloads",
+        title="the process crashed in CTranslate2: probably cuDNN was not found, or a model was unloaded",
     ),
     of("crash.segfault")(
         r"322122(?:5477|6505)|-10737(?:41819|40791)|0xc0000(?:005|409)|access violation",
-        "a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), other programs ended "
-        "(llama.cpp, KoboldCpp: fewer layers on the GPU, a newer driver, another backend); then python -X faulthandler "
-        "… names the line: reinstall the package it names, made for this torch",
+        "use a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more), and end other "
+        "programs (llama.cpp, KoboldCpp: fewer layers on the GPU, a newer driver, another backend). Then python -X "
+        "faulthandler … names the line: reinstall the package it names, for this torch",
         title="the process crashed on Windows: probably RAM and the paging file were full, or a DLL failed",
     ),
     of("tensor.not_implemented")(
         r"cpu_offload",
-        "pip install -U diffusers accelerate (or the release before); use the pipeline itself, not pipe.text_encoder "
-        'and other parts beside it, or pipe.to("cuda") without offloading',
+        'pip install -U diffusers accelerate. Use the whole pipeline, not its parts, or pipe.to("cuda") for all',
         title="offloading left a part of the pipeline on the CPU, which has no code for float16",
     ),
     of("attention.kernel")(
         r"unsupported kv type combination|ggml_cuda_fa_all_quants|operation \(cpy",
-        "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
-        title="llama.cpp's backend has no code, or was built without it, for this type of cache",
+        "use -ctk f16 -ctv f16 (an unquantised cache), or build llama.cpp with -DGGML_CUDA_FA_ALL_QUANTS=ON",
+        title="llama.cpp's backend has no code, or was built without it, for this cache type",
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
-        "sudo sysctl -w vm.max_map_count=1048576, or few large tensors, not many small ones; free -h shows RAM",
-        title="the process has too many memory mappings, or no RAM, for one more shared tensor",
+        "sudo sysctl -w vm.max_map_count=1048576, or use few large tensors, not many small ones; free -h shows the RAM",
+        title="the process has too many memory mappings, or too little RAM, for one more shared tensor",
     ),
     of("crash.bus", "shm.bus")(
         "shm",
-        "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk); sudo dmesg | tail "
-        "shows a failing disk or RAM; python -X faulthandler … names the line",
-        title="a memory-mapped file ended, or the hardware failed: the text says that shared memory is not short",
+        "df -h of the folders of data, checkpoints and caches shows a full disk, sudo dmesg | tail a failing disk or "
+        "RAM; python -X faulthandler … names the line",
+        title="a memory-mapped file ended, or the hardware failed: the text shows that shared memory suffices",
         certainty="hint",
     ),
     of("tensor.dtype")(
         r"must flatten tensors with uniform|flatparameter`? requires uniform",
-        "one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, p.data = "
-        "p.data.to(torch.bfloat16) for adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        "use one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, and p.data = "
+        "p.data.to(torch.bfloat16) for float32 adapters and heads (QLoRA: bnb_4bit_quant_storage=torch.bfloat16)",
         title="FSDP cannot join parameters of different data types in one unit",
     ),
     of("assert.index", "assert.label")(
         "server",
-        "use the tokenizer and the model of the same folder and release (vocab_size in config.json has to cover all "
-        "tokens, also added and image tokens), and a prompt within the model's length; else a newer server",
+        "use the tokenizer and the model of the same folder and release, and a prompt within the model's length. "
+        "vocab_size in config.json must cover all tokens, also added and image tokens. Else update the server",
     ),
     of("xpu.lost")(r"error_out_of_(?:resources|\w+_memory)|returns: -5\b", becomes="oom.xpu"),
     of("mps.dtype")(
         r"float8|fp8|bfloat16",
-        "torch_dtype=torch.float16 (bfloat16 needs macOS 14); for a float8 model, its float16, GGUF or MLX version",
+        "set torch_dtype=torch.float16 (bfloat16 needs macOS 14). For float8, use the float16, GGUF or MLX version",
     ),
     of("oom.cuda", "oom.hip")(
         r"allocating (?:[3-9]\d{5}|\d{7,})(?:\.\d+)? mib on device",
-        "--parallel 1, and llama.cpp built again with cmake -DGGML_SCHED_MAX_COPIES=1 (with several GPUs it keeps four "
-        "copies of the buffers); until then one GPU, --split-mode none; then a smaller -ub and -c",
-        title="llama.cpp asks for a buffer larger than any GPU",
+        "use --parallel 1, and build llama.cpp again with cmake -DGGML_SCHED_MAX_COPIES=1 (with several GPUs it keeps "
+        "four copies of the buffers). Until then use one GPU (--split-mode none), then a smaller -ub and -c",
+        title="llama.cpp requests a buffer larger than any GPU",
         certainty="strong",
     ),
     of("oom.vllm")(
         lambda facts: 0 < server_share(facts) < 0.7 or server_share(facts) >= 0.93,
         lambda facts: (
-            f"--gpu-memory-utilization 0.9 in place of {server_share(facts)}: weights, trial run and cache share it "
-            "(nvidia-smi shows what others leave); else a smaller --max-model-len or --max-num-seqs"
+            f"use --gpu-memory-utilization 0.9 instead of {server_share(facts)}: weights, trial run and cache share it "
+            "(nvidia-smi shows what others leave); else use a smaller --max-model-len or --max-num-seqs"
             if server_share(facts) < 0.7
-            else "a quantised (AWQ, GPTQ, FP8) or smaller model, --enforce-eager, and a smaller --max-model-len and "
-            "--max-num-seqs: the share of memory is as large as it can be; nvidia-smi shows whether others hold any"
+            else "use a quantised (AWQ, GPTQ, FP8) or smaller model, --enforce-eager, and a smaller --max-model-len "
+            "and --max-num-seqs, because the memory share cannot grow. nvidia-smi shows whether others hold memory"
         ),
     ),
     of("oom.cuda")(lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train "
-        r"split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
-        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
-        "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
-        "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|prepar\w* .{0,20}data|preprocess\w* .{0,30}data|map "
+        r"\(num_proc|generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ "
+        r".{0,20}checkpoint|fast[- ]?forward",
+        "set a longer limit: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200. Save in "
+        "shards (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once before "
+        "the run, and skip data faster (ignore_data_skip=True, a sampler with a state)",
         title="a collective timed out while one rank saved a checkpoint, or prepared or skipped data",
     ),
     of("nccl.timeout", "cuda.peer")(
         r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
         r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
-        "NCCL_P2P_DISABLE=1 goes on without P2P; IOMMU and ACS off (gpucheck doctor shows both), then gpucheck bench",
+        "set NCCL_P2P_DISABLE=1 to run without P2P. Turn IOMMU and ACS off (gpucheck doctor), then gpucheck bench",
         title="transfers between the GPUs (P2P) hang or fail",
     ),
     of("tensor.backend")(
@@ -446,60 +646,59 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("xpu.lost")(r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     of("cuda.not_supported")(
-        "kernels", f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have"
+        "kernels", f"{BACKEND}, or update FlashInfer: its kernel requests what this GPU or driver lacks"
     ),
     of("oom.host")(
         r"error 1455|paging file", title="Windows's limit of memory (RAM and paging file together) is reached"
     ),
     of("oom.host")(
         lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
-        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (WSL limits it, memory= in .wslconfig raises "
-        "that); ulimit -l shows the limit (docker run --ulimit memlock=-1), free -h what is free",
+        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (memory= in .wslconfig raises WSL's limit). "
+        "ulimit -l shows the limit (docker run --ulimit memlock=-1), free -h the free memory",
         title="host memory could not be pinned",
     ),
     of("oom.killed")(
         r"requires more system memory",
-        "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "
-        "(free -h); in a container or virtual machine a higher memory limit",
+        "use a smaller model or quantisation or a shorter context (Ollama: num_ctx), or end other programs that use "
+        "RAM (free -h). In a container or virtual machine raise the memory limit",
         title="the model needs more RAM than is free",
     ),
     of("dist.world_size")(
         r"attention heads|quantization block_|min_thread_|block_size_k|quantized weight shape",
-        "a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang --tp N), "
-        "with the other GPUs in --pipeline-parallel-size or --data-parallel-size; or weights of another quantisation",
-        title="the number of attention heads, or of blocks of the weights, cannot be divided among these GPUs",
+        "choose a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang "
+        "--tp N), with other GPUs in --pipeline-parallel-size or --data-parallel-size. Or use another quantisation",
+        title="the attention heads, or the blocks of the weights, cannot be divided among these GPUs",
     ),
     of("cuda.ordinal")(
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"
         r"(?:vllm|sglang)[\s\S]*--nnodes[= ][2-9]",
-        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
-        "server runs, times the nodes (one GPU on each of 2: --tp 2, --nnodes 2); where it lists more, unset "
-        "CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
-        title="more GPUs are asked for than are visible",
+        "set vLLM --tensor-parallel-size (SGLang --tp) to at most the GPUs that nvidia-smi -L lists, times the nodes "
+        "(one GPU on each of 2: --tp 2, --nnodes 2). If it lists more, unset CUDA_VISIBLE_DEVICES, or use --gpus all",
+        title="more GPUs are requested than are visible",
     ),
     of("cuda.not_supported")(
         r"cudamallocasync|comfyui",
-        "ComfyUI: --disable-cuda-malloc; else unset PYTORCH_CUDA_ALLOC_CONF: this GPU's driver has no cudaMallocAsync",
+        "use ComfyUI's --disable-cuda-malloc, or unset PYTORCH_CUDA_ALLOC_CONF: this driver has no cudaMallocAsync",
     ),
     of("attention.flash", "attention.kernel")(
         lambda facts: bool(facts.names & {"server", "vllm"}) or facts.holds("flashinfer|unsupported max_mma_kv"),
-        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
-        f"--kv-cache-dtype auto; else {BACKEND}, or a newer release",
+        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend; for an FP8 cache "
+        f"--kv-cache-dtype auto); else {BACKEND}, or update the server",
     ),
     of("cuda.peer")(
         r"allreduce is disabled",
-        "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
+        "ignore it: the server continues with NCCL. --disable-custom-all-reduce silences the warning",
         title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
     ),
     of("mps.operation")(
         r"supported on mac ?os \d|natively starting from macos",
         "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python (python -c "
-        "'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type",
-        title="this macOS is too old for torch's MPS, or for an operation of it",
+        "'import platform; print(platform.machine())'). Until then use device=\"cpu\", or another data type",
+        title="this macOS is too old for torch's MPS, or for one of its operations",
     ),
     of("dist.environment")(
         r"no backend type associated with device type",
-        'x.to("cuda") for the tensor sent (NCCL takes no others), or init_process_group("cpu:gloo,cuda:nccl") for both',
+        'call x.to("cuda") on the sent tensor (NCCL takes no others), or init_process_group("cpu:gloo,cuda:nccl")',
         title="the process group has no backend for the device of a tensor",
     ),
     of("tensor.type_mismatch", "tensor.dtype")(
@@ -507,15 +706,14 @@ ADVICE: tuple[Advice, ...] = (
         r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \([\w ]*:{0,2}(?:b?float|half|double)",
-        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s arrays '
-        "are float64: torch.from_numpy(a).float()",
+        'call x.to(next(model.parameters()).dtype), or use torch.autocast("cuda"). NumPy: torch.from_numpy(a).float()',
         title="the input and the weights are of different data types",
     ),
     of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
         r"expected (?:object of )?(?:scalar )?type \S{0,6}long|scalar types?:? long|"
         r"nll_loss\w*\W{1,3}not implemented for",
-        "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
-        title="labels or indices are not of an integer type that the operation takes",
+        "call labels.long(): cross_entropy's class numbers and the indices of embedding and gather must be int64",
+        title="labels or indices do not have an integer type that the operation accepts",
     ),
     of("tensor.not_implemented")(
         r"(?:_cpu\w*|kernel_?impl|baddbmm\w*|host_softmax|addmv\w*)\W? not (?:currently )?implemented for half",
@@ -523,15 +721,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("tensor.not_implemented")(
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
-        "x.float() before the call, if x holds values; if x is an index or a label, pass it as another argument",
-        title="an operation got integers or booleans, for which it has no code",
+        "call x.float() before it if x holds values; if x is an index or a label, pass it as another argument",
+        title="an operation has no code for integers or booleans",
     ),
     of("tensor.dtype")(
         r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth|axolotl|llama-?factory|liger|\btrl\b",
         lambda facts: (
-            'with torch.autocast("cuda", dtype=torch.{}): around the step or generate(); one type for torch_dtype, '
-            "bnb_4bit_compute_dtype and the Trainer's {}=True. Unsloth: dtype=None, for_inference(model) before "
-            "generate, and pip install -U unsloth unsloth_zoo"
+            'put with torch.autocast("cuda", dtype=torch.{}): around the step or generate(). Use one type for '
+            "torch_dtype, bnb_4bit_compute_dtype and the Trainer's {}=True. Unsloth: dtype=None, for_inference(model) "
+            "before generate, and pip install -U unsloth unsloth_zoo"
         ).format(*(("float16", "fp16") if facts.holds(r"\bhalf\b|v100|\bt4\b") else ("bfloat16", "bf16"))),
         title="parts of a model with adapters, or its input, are of different data types",
     ),
@@ -539,33 +737,33 @@ ADVICE: tuple[Advice, ...] = (
     of("compile.backend")(r"cpp_builder[\s\S]*winerror 2\b|winerror 2\b[\s\S]*cpp_builder", becomes="compile.compiler"),
     of("oom.mps")(
         r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}allocate [\d.]+ ?(?:byte|[km])",
-        'device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or a real Mac',
+        'set device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or use a real Mac',
         title="the Metal device gives torch no memory",
         certainty="strong",
     ),
     of("nccl.interface")(
         r"failed ?: ?network is unreachable|\blo:127",
-        "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
-        "NCCL_SOCKET_FAMILY=AF_INET where an address begins with fe80; the firewall has to let NCCL through",
-        title="NCCL tries to reach a rank by an interface that does not lead there",
+        "set NCCL_SOCKET_IFNAME=NAME on all nodes to the interface that joins them (ip -brief address), or "
+        "^lo,docker0. If an address begins with fe80, set NCCL_SOCKET_FAMILY=AF_INET. Let NCCL through the firewall",
+        title="NCCL tries to reach a rank over a wrong interface",
         certainty="strong",
     ),
     of("dist.world_size")(
         r"ranks has already checked in",
-        "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
-        "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
+        "give every process a different RANK: srun with --ntasks-per-node as many as devices, torchrun with another "
+        "--node-rank on each machine. End processes of an earlier run that still use MASTER_PORT",
         title="two processes have the same rank",
     ),
     of("cuda.argument")(
         r"ipcgetmemhandle|ipcopenmemhandle",
-        "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
-        "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
+        "unset PYTORCH_CUDA_ALLOC_CONF (expandable_segments cannot be shared), or turn off the kernel that shares "
+        "memory: vLLM --disable-custom-all-reduce. In containers of one machine use --ipc=host and one PID namespace",
         title="memory could not be shared with another process (CUDA IPC)",
     ),
     of("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of it (with "
-        "TensorFlow beside it: tf.config.set_visible_devices([], 'GPU')); else pip install -U 'jax[cuda12]'",
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7, because JAX takes 75 % of "
+        "it (with TensorFlow beside it: tf.config.set_visible_devices([], 'GPU')). Else pip install -U 'jax[cuda12]'",
     ),
     of("cudnn.version")(
         r"ld_library_path contains|comes bundled with cudnn",
@@ -573,7 +771,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cusolver.failed")(
         r"cusolverdncreate|cublascreate|cudnncreate",
-        "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
+        "nvidia-smi shows whether the GPU is full. If so, use a smaller batch or end other programs; else call "
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
     ),
@@ -581,30 +779,23 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
         lambda facts: (
             (
-                "try DataLoader(pin_memory=False) first: Windows limits how much memory WSL may pin; then "
+                "try DataLoader(pin_memory=False) first, because Windows limits WSL's pinned memory. Then "
                 if "wsl" in facts.platforms
                 else ""
             )
-            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
+            + "nvidia-smi shows whether the GPU is full. If so, use another one, or end what fills it. If memory is "
             "free, pin less host memory (pin_memory=False; ulimit -l)"
             + f"; else {SMALLER}"
             * facts.holds(r"batch[_ ]?size")
         ),
         title="a CUDA call found no memory: usually the GPU is full",
-        meaning="torch's allocator says `CUDA out of memory. Tried to allocate` since 1.0: this text is the runtime's "
-        "(a context, a late module, a graph, IPC or pinned host memory), or an older torch's.",
-    ),
-    of("oom.cuda")(
-        lambda facts: (
-            "jax" in facts.names and "pytorch" not in facts.names and facts.holds("trying to allocate|allocate request")
-        ),
-        "a smaller batch or input, jax.checkpoint around layers, jax.jit(…, donate_argnums=…); "
-        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take more than its 75 % of the GPU, where nothing else runs",
+        meaning="Since 1.0 torch's allocator says `CUDA out of memory. Tried to allocate`. This text comes from CUDA's "
+        "runtime (a context, a late module, a graph, IPC or pinned host memory), or from an older torch.",
     ),
     of("cuda.illegal", "cuda.misaligned", "cuda.launch_failure")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "pip install -U 'jax[cuda12]' (jax[cuda13] on a new driver), which brings a newer XLA; XLA_FLAGS="
-        "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
+        "pip install -U 'jax[cuda12]' (jax[cuda13] on a new driver), which brings a newer XLA. "
+        "XLA_FLAGS=--xla_gpu_autotune_level=0 shows whether a chosen kernel fails; compute-sanitizer python … names it",
     ),
     of("cudnn.", "import.nvjitlink", "import.library")(
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
@@ -612,34 +803,34 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda", "oom.hip", "oom.other", "oom.cublas")(
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
-        "a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
-        "num_gpu), or a smaller quantisation of the model; nvidia-smi shows what else holds memory",
+        "use a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
+        "num_gpu), or a smaller quantisation of the model. nvidia-smi shows other holders of memory",
     ),
     of("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype")(
         "ui",
-        "update the program and the custom node or extension that the traceback names last, or do without it and "
-        "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+        "update the program and the custom node or extension that the traceback names last, or run without it and "
+        "without options that move parts of the model (low VRAM, offload). In your code write x = x.to(device, dtype)",
     ),
     of("tensor.device_mismatch")(
         r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model|transformers_modules|generation[/\\]utils|"
         r"peft[/\\]))(?![\s\S]*(?:distributeddata|data_?parallel))[\s\S]*(?:devices, \w+:\d+ and \w+:\d|"
         r"on \w+:\d+, different from other\b)",
-        'a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0; else a device_map with the '
-        "embedding, the vision part, the last norm and lm_head on one GPU, inputs.to(model.device), and x.to(y.device) "
-        "in the line that the traceback names; pip install -U transformers accelerate, and the model's newest code",
-        title="parts of a model that is split over several GPUs meet on different ones",
+        'if the model fits on one GPU, use device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0. Else use a device_map with '
+        "the embedding, the vision part, the last norm and lm_head on one GPU, inputs.to(model.device), and "
+        "x.to(y.device) in the line that the traceback names; pip install -U transformers accelerate",
+        title="parts of a model that is split over several GPUs meet on different GPUs",
     ),
     of("tensor.device_mismatch")(
         r"\A(?=[\s\S]*(?:(?<!distributed)(?<!distributed_)data_?parallel|replica \d|transformers[/\\]trainer\.py))"
         r"[\s\S]*(?:devices, \w+:\d+ and \w+:\d|device \d+ does not equal \d|on different gpus)|"
         r"located on different gpus",
-        "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
-        "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
+        "start one process per GPU (torchrun --nproc-per-node=N, or accelerate launch), or set CUDA_VISIBLE_DEVICES=0. "
+        "DataParallel copies the model to every GPU, but a tensor made on a fixed device stays there: use x.device",
     ),
     of("tensor.device_mismatch")(
         r"devices, \w+:\d+ and \w+:\d|on \w+:\d+, different from other tensors on \w+:\d",
-        'x.device (Lightning self.device) in place of "cuda" and "cuda:0", GPU 0 in every process, and '
-        "torch.cuda.set_device(local_rank) first; CUDA_VISIBLE_DEVICES=0 where one GPU is enough",
+        'use x.device (Lightning self.device) instead of "cuda" and "cuda:0", which is GPU 0 in every process, and '
+        "call torch.cuda.set_device(local_rank) first. If one GPU is enough, set CUDA_VISIBLE_DEVICES=0",
         title="two tensors are on different GPUs",
     ),
     of("tensor.device_mismatch")(
@@ -647,55 +838,56 @@ ADVICE: tuple[Advice, ...] = (
         r"devices, \w+:\d+ and cpu! \(when checking argument for argument (?:weight|bias|mat2|running_\w+)|"
         r"devices, cpu and \w+:\d+! \(when checking argument for argument (?:mat1|index) in method \w*(?:addmm|index_)|"
         r"got (?:weight|bias|mat2|running_\w+) is on cpu, different",
-        "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
-        "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)",
+        "call model.to(device) before using it: one of its layers is on the CPU. Layers in a plain list or dict are "
+        "not moved: use nn.ModuleList, nn.ModuleDict. Tensor attributes are not either: self.register_buffer(name, x)",
     ),
     of("tensor.device_mismatch")(
         r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
-        'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
+        'use inputs = tokenizer(text, return_tensors="pt").to(model.device), and move every other input too',
     ),
     of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
-        "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
-        "whether the GPU's code is at fault, --main-gpu N whether one of the GPUs is; sudo dmesg | grep -i xid",
+        "update the program, and search its issues for this message and GPU. -ngl 0 (or its CPU build) shows whether "
+        "its GPU code fails, --main-gpu N whether one of the GPUs does; sudo dmesg | grep -i xid shows more",
     ),
     of("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn.")(
         "ui",
-        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-pinned-memory, "
-        "--disable-cuda-malloc and --use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: "
-        "--opt-sub-quad-attention, no --xformers); then the newest driver, program and node (the traceback's last)",
+        "use a smaller image or fewer frames first, to see whether memory is short. Try ComfyUI's "
+        "--disable-pinned-memory, --disable-cuda-malloc and --use-pytorch-cross-attention or, on AMD, "
+        "--use-split-cross-attention (A1111: --opt-sub-quad-attention, no --xformers). Then update driver, program and "
+        "node (the traceback's last)",
     ),
     of("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized")(
         lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},
-        "a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once; "
-        "nvidia-smi shows what else holds memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
+        "use a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once. "
+        "nvidia-smi shows other holders of memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
     ),
     of("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault")(
         "server",
-        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
-        f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line. Find whose kernel it is: vLLM "
+        f"--enforce-eager (SGLang --disable-cuda-graph); {BACKEND}; or try a newer release",
         certainty="strong",
     ),
     of("assert.index", "assert.label", "cuda.device_assert")(
         r"ultralytics|yolo",
-        "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
-        "match. Delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
+        "check the class numbers in the label files (first column): they must lie between 0 and nc − 1, with nc and "
+        "names of data.yaml. Then delete the *.cache files beside the labels. device=cpu for one batch names the line",
     ),
     of("cuda.fork")(
-        "vllm", "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':"
+        r"\bvllm", "export VLLM_WORKER_MULTIPROC_METHOD=spawn, and start the program under if __name__ == '__main__':"
     ),
     of("oom.vllm")(
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
-        "nothing, if it is rare: they wait and run again. If frequent: fewer at once, vLLM --max-num-seqs (SGLang "
-        "--max-running-requests or --schedule-conservativeness 1.3), a larger cache, vLLM --gpu-memory-utilization "
-        "(SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter context",
+        "ignore it if it is rare: they wait and run again. If it is frequent, allow fewer at once, vLLM --max-num-seqs "
+        "(SGLang --max-running-requests or --schedule-conservativeness 1.3), use a larger cache, vLLM "
+        "--gpu-memory-utilization (SGLang --mem-fraction-static) while memory is free, or a shorter context",
         title="the server's cache of keys and values is full, and requests wait",
         certainty="hint",
     ),
     of("oom.vllm")(
         r"error in memory profiling",
-        "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
-        "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
+        "start the server again while no other program ends on that GPU (nvidia-smi shows them), and start several "
+        "servers one after the other. With unified memory, or if no other program runs, use a newer vLLM",
         title="GPU memory became free while vLLM measured what it needs",
     ),
     of("oom.cuda", "oom.hip", "oom.nvml_assert")(
@@ -703,74 +895,73 @@ ADVICE: tuple[Advice, ...] = (
             "server" in facts.names
             and facts.holds(r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b")
         ),
-        "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
-        "its trial run with the largest batch ran out; else a quantised model or more GPUs; nvidia-smi shows others",
+        "lower vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len (images: --limit-mm-per-prompt), "
+        "because its trial run ran out of memory. Else use a quantised model or more GPUs; nvidia-smi shows others",
     ),
     of("oom.cuda", "oom.hip")(
         lambda facts: {"server", "loading"} <= facts.names,
-        "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
-        "the weights were loaded; nvidia-smi shows whether others hold memory",
+        "use more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), or a quantised or smaller model: it ran out "
+        "while loading the weights. nvidia-smi shows whether others hold memory",
     ),
     of("tensor.backend")(r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"),
     of("ray.resources", "vllm.start")(
         r"ray does not allocate any gpus on the driver node|current node has no gpu available",
-        "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP "
+        "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and set VLLM_HOST_IP to "
         "the address that ray list nodes shows for it, without a slash or a port",
-        title="vLLM's driver process finds none of Ray's GPUs on its own node",
+        title="vLLM's driver process finds no Ray GPU on its own node",
     ),
     of("nccl.timeout")(
         r"\(seqnum=[1-3],(?![\s\S]*seqnum=\d\d)",
-        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
-        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
-        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
+        "set NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) to see whether P2P "
+        "fails, which an IOMMU or ACS breaks: gpucheck doctor shows both. Between machines set NCCL_SOCKET_IFNAME=NAME "
+        "of the interface that joins them. NCCL_DEBUG=INFO shows how far each rank came",
         title="one of the first collectives hangs: the GPUs or machines do not reach each other",
     ),
     of("oom.cuda", "oom.nvml_assert")(
         "jetson",
-        "run one model at a time, a smaller or quantized one, and stop the desktop, which shares this memory (sudo "
-        "systemctl isolate multi-user.target); sudo tegrastats shows it",
+        "run one smaller or quantized model without the desktop (sudo systemctl isolate multi-user.target; tegrastats)",
     ),
     of("oom.cuda", "oom.hip", "oom.nvml_assert")(
         lambda facts: "server" in facts.names,
         "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
         "--max-num-seqs and --max-num-batched-tokens (SGLang --mem-fraction-static 0.8 or less with a smaller "
-        "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
+        "--cuda-graph-max-bs and --chunked-prefill-size). nvidia-smi shows whether others hold memory",
     ),
     of("oom.cuda")(
         r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
         r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has|"
         r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has [\d.]+ gib[^\n]{0,99}\bprocess \1\d\d? has [\d.]+ gib",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn its '
-        'first argument), and no "cuda:0" in the program: several ranks, probably of this job, are on GPU 0',
+        'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn, '
+        'use its first argument), and use no "cuda:0": several ranks, probably of this job, are on GPU 0',
     ),
     of("oom.killed", "process.killed")(
         "colab",
-        "Runtime, View resources shows the RAM; then a runtime with more (High-RAM), or a smaller model or data set",
+        "see the RAM in Runtime, View resources. Use a runtime with more (High-RAM), or a smaller model or data set",
     ),
     of("oom.killed")(
         "ray",
-        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
-        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
+        "use less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, "
+        "or nodes with more RAM. ray memory shows the holders. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
     ),
     of("process.killed")(
         r"potential root causes|actordiederror|rayactorerror",
-        "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
-        "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
+        "read the dead worker's own log, /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list workers "
+        "--detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
     ),
     of("vllm.start", "sglang.start")(
         r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
-        "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
-        "newer release (or the last that worked), and fewer options at once, show whether the model or an option fails",
+        "search the server's issues for the words of the exception above, which the server's own code raised. To find "
+        "the cause, try a newer release (or the last that worked), and fewer options at once",
     ),
     of("dist.tcp")(
         lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
-        "nothing to do for it; the first error below or on another rank is the cause",
+        "ignore it; the first error below or on another rank is the cause",
         title="a harmless warning: this machine has no IPv6",
     ),
     of("vllm.start", "quant.extension")(
         lambda facts: "vllm" in facts.names and "windows" in facts.platforms,
-        "run it inside WSL, or in its container with Docker's WSL 2 engine; a fork for Windows has its own wheels",
+        "run it inside WSL, or in its container with Docker's WSL 2 engine. A fork for Windows has its own wheels",
         title="vLLM has no release for Windows",
     ),
     of("cuda.ptx")(
@@ -781,15 +972,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.ptx")(
         lambda facts: not facts.torch and not facts.packages and "triton" not in facts.names,
-        "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
+        "update the driver, or use the program's build for a CUDA not newer than nvidia-smi shows",
     ),
     of("numerics.nan")(
         lambda facts: (
             facts.holds(r"skipping step")
             and not facts.holds(r"\bnan\b|scale:? (?:to )?(?:1(?:\.0)?|0\.\d*|[\d.]+e-\d+)(?![\d.])|at minimum")
         ),
-        "nothing while it is rare: float16 skips such steps; if it skips all, bfloat16 or a lower learning rate",
-        title="the loss scaler skipped a step, as it does while it finds its scale",
+        "ignore it while it is rare: float16 skips such steps. If all are skipped, use bfloat16 or a lower rate",
+        title="the loss scaler skipped a step while it searches its scale",
         certainty="hint",
     ),
     of("cuda.illegal_access", "cuda.misaligned")("", certainty="strong"),

@@ -31,14 +31,14 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 ADVICE: tuple[Advice, ...] = (
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
-        "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
-        "where it does and the program forks: start its processes by spawn, and touch CUDA only in them",
+        "run nvidia-smi inside the container or job. If it lists no GPU, add --gpus all, or nvidia.com/gpu in "
+        "resources.limits. If it does and the program forks, start its processes by spawn, and use CUDA only in them",
         title="CUDA did not start in this process: it has no GPU, or was forked after CUDA had started",
         certainty="hint",
     ),
     of("cuda.argument", "cuda.no_kernel")(
         r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention replaces it), or a newer one: its FlashAttention 3 is Hopper's",
+        "pip uninstall xformers (torch's own attention replaces it), or update it: its FlashAttention 3 needs Hopper",
         title="xformers chose an attention kernel that this GPU cannot run",
     ),
     of("tensor.load")(
@@ -49,67 +49,67 @@ ADVICE: tuple[Advice, ...] = (
             (
                 ""
                 if facts.vendor == "nvidia"
-                else 'without an NVIDIA GPU torch.load(path, map_location="cpu"); with one '
+                else 'without an NVIDIA GPU use torch.load(path, map_location="cpu"). With one '
             )
-            + f"torch has no CUDA, or one that is too new for the driver (nvidia-smi): {install_torch(facts)}"
+            + f"install a torch for CUDA that the driver supports (nvidia-smi): {install_torch(facts)}"
         ),
         title="torch sees no GPU here, and the checkpoint was saved on one",
     ),
     of("kernel.nvrm")(
         r"nv_err_no_memory",
-        "end what holds memory (free -h, nvidia-smi); on GB10 or Jetson vLLM --gpu-memory-utilization 0.7",
+        "end programs that hold memory (free -h, nvidia-smi). On GB10 or Jetson set vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
     ),
     of("nvml.wsl", "nvml.not_loaded")(
         lambda facts: "own_kernel" in facts.names and "wsl" in facts.text,
-        "take kernel= out of %UserProfile%\\.wslconfig, wsl --update and wsl --shutdown: Microsoft's kernel has it; "
-        "else build with CONFIG_DXGKRNL=y from Microsoft's WSL2-Linux-Kernel",
+        "remove kernel= from %UserProfile%\\.wslconfig, then wsl --update and wsl --shutdown: Microsoft's kernel has "
+        "the module. Else build with CONFIG_DXGKRNL=y from Microsoft's WSL2-Linux-Kernel",
         title="a self-compiled WSL kernel that probably lacks Microsoft's GPU module (dxgkrnl)",
     ),
     of("bitsandbytes.setup", "import.libcuda", "cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.sees_none")(
         lambda facts: "image_build" in facts.names or facts.holds("_get_cuda_arch_flags"),
-        "take the import or the test out of the image's RUN lines: only docker run --gpus all gives a container the "
-        "driver and the GPU. A build of extensions needs no GPU: ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1 before it",
+        "remove the import or the test from the image's RUN lines: only docker run --gpus all gives a container the "
+        "driver and the GPU. A build of extensions needs no GPU: set ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1",
         title="no GPU is visible while the image or the extension is built",
     ),
     of("xformers.setup")(
         lambda facts: facts.build.startswith("cu") and facts.holds(r"\(you have \d"),
-        f"pip install --force-reinstall --no-deps xformers==VERSION --index-url {fixes.INDEX}/cuXYZ, the release "
-        "that was built for this torch (its release notes name it); or pip uninstall xformers",
-        title="xformers was built for another torch, or another CUDA, than the one in place",
+        f"pip install --force-reinstall --no-deps xformers==VERSION --index-url {fixes.INDEX}/cuXYZ, with the release "
+        "for this torch (its release notes name it). Or pip uninstall xformers",
+        title="xformers was built for another torch or CUDA than the installed one",
     ),
     of("container.no_runtime")(
         lambda facts: "mac" in facts.platforms and facts.vendor != "nvidia",
-        "take the request for an NVIDIA GPU out of the start (--gpus; Compose: deploy.resources.reservations.devices): "
-        "the container then uses the CPU; or run that program outside of docker, where it can use Metal (Ollama: its "
-        "app for macOS, which containers reach as host.docker.internal:11434)",
+        "remove the request for an NVIDIA GPU (--gpus; Compose: deploy.resources.reservations.devices), so that the "
+        "container uses the CPU. Or run that program outside docker, where it can use Metal (Ollama: its app for "
+        "macOS, which containers reach as host.docker.internal:11434)",
         title="docker on a Mac has no NVIDIA GPU to pass to containers",
     ),
     of("dist.unused")(
         r"(?:设置|set|added|tried|us(?:e|ed|ing)|with|enabled)[ 了]{0,3}(?:the )?find_unused_parameters|parallel\([^)"
         "]*find_unused_parameters ?= ?true|find_unused_parameters ?(?:= ?true)?,? (?:is|was|already|but|does)",
-        "one loss = loss_1 + loss_2 + … of all outputs of forward, and one backward() before the next forward (0 * "
-        "x.sum() for an output that is not needed); TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
-        title="probably an output of forward takes no part in the loss: find_unused_parameters=True is set already",
+        "compute one loss = loss_1 + loss_2 + … from all outputs of forward (0 * x.sum() for an unused one), and call "
+        "backward() once before the next forward. TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        title="probably an output of forward does not enter the loss: find_unused_parameters=True is already set",
     ),
     of("import.glibc")(
         r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
-        "a newer system or container image (ldd --version shows its GLIBC), or an older wheel, or the package built "
-        "here: pip install --no-binary :all: --no-deps --no-build-isolation NAME==VERSION",
+        "use a newer system or container image (ldd --version shows its GLIBC), or an older wheel, or build the "
+        "package here: pip install --no-binary :all: --no-deps --no-build-isolation NAME==VERSION",
     ),
     of("import.glibc")(
         lambda facts: bool(facts.compiled) and "conda" not in facts.text and "cluster" not in facts.names,
-        lambda facts: f"pip install -U {facts.compiled}, or a release before this one; else a newer system or image",
+        lambda facts: f"pip install -U {facts.compiled}, or use its release before; else a newer system or image",
     ),
     of("import.glibc")(
         r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version",
-        "conda install -c conda-forge 'libstdcxx-ng>=13' there (GLIBCXX_3.4.33: 14), and rebuild extensions uncached",
+        "conda install -c conda-forge 'libstdcxx-ng>=13' (GLIBCXX_3.4.33: 14), and rebuild extensions without cache",
         title="the conda environment's libstdc++ is older than the package",
     ),
     of("bitsandbytes.setup")(
         "jetson",
-        "build it: in its sources cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install ., "
-        "or the wheel or image of jetson-containers for this JetPack",
+        "build it in its sources: cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install ., "
+        "or use the wheel or image of jetson-containers for this JetPack",
         title="this bitsandbytes has no library for a Jetson",
     ),
     of("xformers.setup")(
@@ -119,20 +119,20 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.nvjitlink")(
         r"undefined symbol:? ijit_",
-        "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or pip's torch in place of conda's",
-        title="conda's MKL is newer than this torch, and lacks a function that torch calls",
+        "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or use pip's torch instead of conda's",
+        title="conda's MKL is newer than this torch expects, and lacks a function that torch calls",
     ),
     of("nvcc.missing", "compile.cuda_h")(
         r"\b(?:cu(?:sparse|solver|blas|rand|fft|dnn)|nvrtc)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
-        "find / -name 'cu*.h' 2>/dev/null: the header's folder in CPATH (HPC SDK: …/math_libs/X.Y/include, its lib64 "
-        "in LIBRARY_PATH; pip's cuDNN: …/nvidia/cudnn/include, CUDNN_PATH=…/nvidia/cudnn), and build again in an empty "
-        "folder; else sudo apt-get install cuda-libraries-dev-X-Y libcudnn9-dev-cuda-12 (conda install -c nvidia "
-        "cuda-libraries-dev=X.Y, -c conda-forge cudnn), X.Y of torch.version.cuda",
-        title="a header of CUDA's libraries or of cuDNN is not found by the compiler",
+        "find / -name 'cu*.h' 2>/dev/null shows the header. Add its folder to CPATH (HPC SDK: …/math_libs/X.Y/include, "
+        "its lib64 in LIBRARY_PATH; pip's cuDNN: …/nvidia/cudnn/include, CUDNN_PATH=…/nvidia/cudnn), and build again "
+        "in an empty folder. If there is none, sudo apt-get install cuda-libraries-dev-X-Y libcudnn9-dev-cuda-12 "
+        "(conda install -c nvidia cuda-libraries-dev=X.Y, -c conda-forge cudnn), X.Y of torch.version.cuda",
+        title="the compiler does not find a header of CUDA's libraries or of cuDNN",
     ),
     of("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu")(
         lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
-        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision. Other indexes have none for this GPU",
     ),
     of("hip.none")(
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
@@ -140,34 +140,34 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("hip.none")(
         r"/dev/kfd\b[^\n]{0,40}no such file",
-        "ls -l /dev/kfd on the host: where it is there, docker run --device=/dev/kfd --device=/dev/dri --group-add "
-        "video --group-add render; where it is not, the host needs Linux with AMD's kernel driver (amdgpu) for this "
-        "GPU: Docker Desktop's virtual machine has no /dev/kfd (ROCm inside WSL uses /dev/dxg)",
-        title="/dev/kfd is not there: the container was not given it, or the host has no amdgpu driver for this GPU",
+        "ls -l /dev/kfd on the host shows whether it exists. If so, docker run --device=/dev/kfd --device=/dev/dri "
+        "--group-add video --group-add render. If not, the host needs Linux with AMD's kernel driver (amdgpu) for this "
+        "GPU. Docker Desktop's virtual machine has no /dev/kfd (ROCm inside WSL uses /dev/dxg)",
+        title="/dev/kfd is missing: the container did not get it, or the host has no amdgpu driver for this GPU",
     ),
     of("cuinit.too_old")(
         r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
         "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
-        "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
+        "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all). For CUDA 13 update the driver to 580",
         title="the container has no GPU (or its program needs CUDA 13)",
     ),
     of("import.extension", "import.symbol")(
         r"mmcv[./\\]_ext",
         lambda facts: (
-            "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch and its CUDA: pip install "
+            "pip uninstall -y mmcv mmcv-full mmcv-lite, then install the wheel for this torch and CUDA: pip install "
             + ("mmcv-full==VERSION" if facts.holds(r"mmcv\W{1,3}(?:full|v?1\.)|mmdet\W{1,3}[12]\.") else "mmcv")
             + " -f https://download.openmmlab.com/mmcv/dist/"
             + (facts.build or "cu" + "".join((re.findall(r"cuda\W{1,3}(\d\d)\.(\d)", facts.text) or ["XYZ"])[0]))
-            + f"/torch{'.'.join(facts.torch.split('.')[:2]) or 'X.Y'}.0/index.html; where that page has none (torch "
-            "after 2.4) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation FOLDER_OF_ITS_SOURCES"
+            + f"/torch{'.'.join(facts.torch.split('.')[:2]) or 'X.Y'}.0/index.html. If that page has none (torch "
+            "after 2.4), MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation FOLDER_OF_ITS_SOURCES"
         ),
         title="mmcv's compiled operations are missing, or built for another torch (before 2.0 only mmcv-full has them)",
     ),
     of("import.symbol", "attention.package")(
         lambda facts: bool(abi(facts)),
         lambda facts: (
-            f"the wheel for the same torch, CUDA and Python whose name has cxx11abi{abi(facts)}; or pip install "
-            "--no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it"
+            f"install the wheel for the same torch, CUDA and Python whose name has cxx11abi{abi(facts)}. Or build it: "
+            "pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION"
         ),
         title="a package was built with another C++ ABI than torch",
     ),
@@ -179,45 +179,44 @@ ADVICE: tuple[Advice, ...] = (
                 and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama\b|koboldcpp"))
             )
         ),
-        "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
-        "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
-        "ROCM_DOCKER_ARCH=gfxNNN); a program that uses torch needs a torch built for this GPU too: its "
-        "torch.cuda.get_arch_list() has to name the GPU, also in an image",
+        "use a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or build it in an empty "
+        "folder: PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
+        "ROCM_DOCKER_ARCH=gfxNNN). A program on torch also needs a torch whose torch.cuda.get_arch_list() has it",
     ),
     of("hip.arch")(
         lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
         lambda facts: (
-            "HSA_OVERRIDE_GFX_VERSION="
+            "set HSA_OVERRIDE_GFX_VERSION="
             + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
-            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
-            "docker run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+            + " for the server, as for a close relative (Ollama: Environment= in sudo systemctl edit ollama, "
+            "docker run -e); else use a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
             if "llama" in facts.names
-            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; else AMD's TheRock)"
+            else f"use a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; else AMD's TheRock)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
         ),
     ),
     of("import.library")(
         r"\A(?![\s\S]*(?:jetson|jetpack|tegra))[\s\S]*torch/__init__\.py\W+line \d+[\s\S]{0,500}"
         r"\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
-        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
-        "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
-        "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ installs torch's nvidia-… "
+        "packages, of which one is missing (because of --no-deps, or a lock file of another index). In a project of "
+        "uv: uv lock --upgrade-package torch && uv sync --reinstall-package torch",
         title="a library that belongs to torch's wheel is not installed",
     ),
     of("import.library")(
         lambda facts: (
             (fixes.release_of(facts.torch) or (9, 9)) < (2, 4) and facts.holds(r"whisper[\s\S]*libcudnn_\w+\.so\.9")
         ),
-        "pip install ctranslate2==4.4.0, the last one for cuDNN 8, which this torch brings; or torch 2.4 or newer",
-        title="CTranslate2 4.5 or newer wants cuDNN 9, and a torch before 2.4 brings cuDNN 8",
+        "pip install ctranslate2==4.4.0, the last one for cuDNN 8, which this torch brings. Or use torch 2.4 or newer",
+        title="CTranslate2 4.5 or newer needs cuDNN 9, but torch before 2.4 brings cuDNN 8",
     ),
     of("import.library")(
         r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
         r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12|library libcublas\.so\.\d+ is not found or cannot be loaded",
-        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
-        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$("
-        'python -c "import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], '
-        "sep=':')\"); in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 needs cuDNN 9, as torch "
+        "2.4 does; an older torch needs ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export "
+        'LD_LIBRARY_PATH=$(python -c "import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], '
+        "c.__path__[0], sep=':')\"). For a container use an image nvidia/cuda:12.…-cudnn-runtime, which has both",
         title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
     ),
     of("import.library")(
@@ -230,9 +229,9 @@ ADVICE: tuple[Advice, ...] = (
             and "jetson" not in facts.names
         ),
         lambda facts: (
-            f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
-            f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
-            "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
+            f"python -c 'import torch; print(torch.version.cuda)': if it does not begin with {facts.needs}, install a "
+            f"torch for CUDA {facts.needs}, or the package's release for the printed CUDA, in a new environment. "
+            "Else find / -name 'LIBRARY*' 2>/dev/null, and add its folder to LD_LIBRARY_PATH"
         ),
         title="a package was built for a CUDA whose library is not found here",
     ),
@@ -240,24 +239,24 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: (
             facts.holds(r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol") and not facts.checkout
         ),
-        "where you built it: again with this torch, in an empty folder (pip install --no-build-isolation); else a new "
-        "environment for its own torch: vLLM uv pip install vllm --torch-backend=auto (SGLang pip install sglang)",
-        title="the server's compiled half was built for another torch",
+        "if you built it, build it again with this torch in an empty folder (pip install --no-build-isolation). Else "
+        "use a new environment for it: vLLM uv pip install vllm --torch-backend=auto (SGLang pip install sglang)",
+        title="the server's compiled code was built for another torch",
     ),
     of("nvcc.missing")(
         r"cannot find -l(?:cu|nv)",
-        "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
-        "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
+        "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build. If "
+        "neither folder has the file, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
         title="the linker does not find a library of the CUDA toolkit",
     ),
     of("import.nms", "import.symbol")(
         r"\A(?=[\s\S]*(?:\] torch==|installed (?:[^\n]* )?torch-)(\d\.\d+\.\d))[\s\S]*"
         r"(?:pytorch version: |(?m:^)(?:>>> )?)(?!\1)[12]\.\d+\.\d[\w+]*(?: (?:true|false)|\n)",
-        "python -c 'import torch; print(torch.__file__)': where that is not this environment (~/.local, PYTHONPATH, "
-        "conda's), pip uninstall torch there; then pip install --force-reinstall torch torchvision",
+        "python -c 'import torch; print(torch.__file__)' shows which is imported. If it is not this environment's "
+        "(~/.local, PYTHONPATH, conda's), pip uninstall torch there; pip install --force-reinstall torch torchvision",
         title="probably two torches are mixed: the imported one is not the one that pip installed",
     ),
-    of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision lacks its CUDA half"),
+    of("import.nms")(r"\[cpu(?![^\]]*\bcuda\b)", install_torchvision, title="torchvision is built without CUDA"),
     of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
     of("import.symbol")(
         r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
@@ -267,9 +266,8 @@ ADVICE: tuple[Advice, ...] = (
     of("bitsandbytes.setup")(
         r"requires accelerate|requires the latest version of bitsandbytes|need to install .{0,4}pip install "
         r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
-        "python -m pip install -U bitsandbytes accelerate with the interpreter that runs the program, then start it "
-        "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
-        "to be True: older releases of transformers raise the same error if it is False",
+        "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (a notebook: "
+        "its kernel). torch.cuda.is_available() must be True: old transformers raise this error without a GPU",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
     ),
     of("cuda.no_kernel")(
@@ -280,26 +278,26 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.symbol", "import.torch_too_old")(
         r"torch[/\\]lib[/\\]lib(?:torch|c10|shm|aten|caffe2)\w*\.so[.\d]*: undefined symbol",
-        "unset LD_LIBRARY_PATH and try again; else install torch into a new environment (python -m venv NEW), or pip "
+        "unset LD_LIBRARY_PATH and try again. Else install torch into a new environment (python -m venv NEW), or pip "
         "uninstall -y torch until it finds none (in conda: conda remove pytorch libtorch) and install one torch again",
-        title="parts of two torches are mixed",
+        title="files of two torches are mixed",
     ),
     of("import.symbol", "import.library")(
         r"libtorch_cuda\.so\W{0,2} ?cannot open",
-        "python -c 'import torch; print(torch.__version__, torch.version.cuda)': where it prints None, pip install "
-        "--force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector on "
-        "pytorch.org names it); else reinstall the package whose file the message names, at its release for this torch",
-        title="a package wants torch's CUDA half, which this torch does not have",
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)' shows torch's CUDA. If it prints None, "
+        "pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector "
+        "on pytorch.org names it). Else reinstall the package whose file the message names, for this torch",
+        title="a package needs torch's CUDA library, which this torch lacks",
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
         r"cudaexecutionprovider.{0,60}not (?:in )?avai|execution-providers?: inv|cuda_path is set but|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
         lambda facts: (
-            "put the bin folders of CUDA and cuDNN on PATH: 11.8 and 8 before release 1.19, 12 and 9 from it on"
+            "put the bin folders of CUDA and cuDNN on PATH (11.8 and 8 before release 1.19, then 12 and 9)"
             if facts.holds(r"microsoft\.ml|nuget")
             else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
-            "CUDA and cuDNN of the message (for the CPU alone: onnxruntime); then onnxruntime.preload_dlls() (1.21 or "
-            "newer) or import torch before the session; its get_available_providers() has to list CUDAExecutionProvider"
+            "CUDA and cuDNN of the message (for the CPU only: onnxruntime). Then call onnxruntime.preload_dlls() (1.21 "
+            "or newer), or import torch, before the session. get_available_providers() must list CUDAExecutionProvider"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
@@ -307,28 +305,28 @@ ADVICE: tuple[Advice, ...] = (
     of("import.library")(
         r"libnvvm cannot be found|numba[\s\S]*\bnvvm",
         "pip install 'numba-cuda[cu12]' (a driver of CUDA 13: cu13), or conda install -c conda-forge cuda-nvcc "
-        "cuda-nvrtc cuda-version=12, or CUDA_HOME with a toolkit; python -m numba -s then shows what it finds",
+        "cuda-nvrtc cuda-version=12, or set CUDA_HOME to a toolkit. python -m numba -s then shows what it finds",
         title="Numba does not find CUDA's compiler library (NVVM)",
     ),
     of("import.symbol", "import.torch_too")(
         r"graphbolt|dgl_sparse|import dgl\b",
-        "pip uninstall -y dgl torchdata, then torch 2.4.0 and its torchvision (the last to fit), torchdata==0.8.0 and "
-        "pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/repo.html",
-        title="DGL has no library for the torch in place",
+        "pip uninstall -y dgl torchdata, then install torch 2.4.0 and its torchvision (the last to fit), "
+        "torchdata==0.8.0 and pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/repo.html",
+        title="DGL has no library for the installed torch",
     ),
     of("import.symbol")(
         r"(?:torch_(?:scatter|sparse|cluster|spline_conv)|pyg[-_]lib)[\w./\\-]*\.(?:so|pyd|dll)|either \W{0,2}pyg-lib|"
         r"and torch_\w+ were compiled|no module named torch_[sc]",
         "pip uninstall -y torch-scatter torch-sparse torch-cluster pyg-lib, then pip install --no-cache-dir "
-        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html, with what "
-        "torch.__version__ prints; they fit pip's torch, and conda-forge's needs conda-forge's pytorch_scatter",
-        title="PyG's compiled packages are missing, or built for another torch than the one in place",
+        "torch-scatter torch-sparse torch-cluster -f https://data.pyg.org/whl/torch-X.Y.0+cuXYZ.html, as "
+        "torch.__version__ prints. They fit pip's torch; conda-forge's torch needs conda-forge's pytorch_scatter",
+        title="PyG's compiled packages are missing, or built for another torch than the installed one",
     ),
     of("import.symbol", "import.library", "import.dll")(
         r"libggml|libllama|ggml_\w+|llama_cpp[/\\]|\bllama\.dll",
         "unset LLAMA_CPP_LIB LD_LIBRARY_PATH, delete old build folders, then CMAKE_ARGS='-DGGML_CUDA=on' pip install "
-        "--force-reinstall --no-cache-dir llama-cpp-python; its wheel for cu124 wants CUDA 12's libraries on PATH",
-        title="llama.cpp's library is of another build than the program, or does not find its CUDA",
+        "--force-reinstall --no-cache-dir llama-cpp-python. Its wheel for cu124 needs CUDA 12's libraries on PATH",
+        title="llama.cpp's library comes from another build than the program, or does not find its CUDA",
     ),
     of("package.cpu_build")(
         r"\bcv2\b|opencv|setupnet|throw_no_cuda",
@@ -338,53 +336,53 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("package.cpu_build")(
         r"\bdgl",
-        "pip uninstall -y dgl, then for torch 2.1 to 2.4 pip install dgl -f https://data.dgl.ai/wheels/torch-2.4/cu121/"
-        "repo.html (that torch's number; cu118 or cu121), for torch 1.12 to 2.0 pip install 'dgl<2' -f https://data.dgl"
-        ".ai/wheels/cu117/repo.html (cu116, cu117, cu118); other torches have none",
-        title="this DGL is its build for the CPU, which is PyPI's",
+        "pip uninstall -y dgl. For torch 2.1 to 2.4 then pip install dgl -f "
+        "https://data.dgl.ai/wheels/torch-2.4/cu121/repo.html (that torch's number; cu118 or cu121), for torch 1.12 to "
+        "2.0 pip install 'dgl<2' -f https://data.dgl.ai/wheels/cu117/repo.html (cu116, cu117, cu118)",
+        title="this DGL is PyPI's build for the CPU",
     ),
     of("cuinit.", "torch.cpu_only", "import.libcuda", "nvml.no")(
         r"\b(?:dont have|do not have|without|no) an? n\w?v\w?idia (?:gpu|card)|\brun (?:it )?(?:with|on) cpu only\b|"
         r"\A(?![\s\S]*\bmac(?:book|os)?\b)[\s\S]*\b(?:dont|do not) (?:even )?have (?:an? |any )?(?:dedicated )?gpu\b",
-        'device="cpu" in the code (.cuda() is .to("cpu") then), or the program\'s option for it (faster-whisper: also '
-        'compute_type="int8"); where its own CUDA code is needed, a machine with an NVIDIA GPU: no other torch helps',
-        title="the program asks for CUDA on a machine without an NVIDIA GPU",
-        meaning="A torch without CUDA is right for such a machine; the program has to use the CPU.",
+        'set device="cpu" in the code and replace .cuda() by .to("cpu"), or set the program\'s option (faster-whisper: '
+        'also compute_type="int8"). If you need its CUDA code, use a machine with an NVIDIA GPU',
+        title="the program requests CUDA on a machine without an NVIDIA GPU",
+        meaning="A torch without CUDA is right for this machine. The program must use the CPU.",
     ),
     of("nvcc.old")(
         r"unknown option|has no member",
-        "CUDA toolkit 12.8 or newer in CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer; without a "
-        "build the wheels flashinfer-cubin and flashinfer-jit-cache, or vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
+        "put CUDA toolkit 12.8 or newer into CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer. To "
+        "avoid a build, install flashinfer-cubin and flashinfer-jit-cache, or set vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
         title="the CUDA toolkit in use is older than the package's sources expect",
     ),
     of("cuda.no_kernel")(
         r"compile time compute cap",
-        "Text Embeddings Inference has an image for each: turing-N (compute capability 7.5), N (8.0), 86-N, 89-N, "
-        "hopper-N (9.0), 100-N and 120-N (Blackwell), N its release; for GPUs before Turing cpu-N",
+        "use the image of Text Embeddings Inference for this GPU: turing-N (compute capability 7.5), N (8.0), 86-N, "
+        "89-N, hopper-N (9.0), 100-N and 120-N (Blackwell), with N its release. For GPUs before Turing use cpu-N",
         title="this image is built for another GPU's architecture",
     ),
     of("cuda.no_kernel")(
         r"onnxruntime",
-        "pip install -U onnxruntime-gpu (RTX 50: 1.22 or newer, with CUDA 12.8 or newer; a GPU before Turing: the "
-        "last release whose notes name it); until then providers=['CPUExecutionProvider']",
+        "pip install -U onnxruntime-gpu (RTX 50: 1.22 or newer, with CUDA 12.8 or newer; a GPU before Turing: the last "
+        "release whose notes name it). Until then set providers=['CPUExecutionProvider']",
         title="this onnxruntime-gpu has no code for the GPU's architecture",
     ),
     of("cuda.no_kernel")(
         "bnb",
-        "pip install -U bitsandbytes: an old release, or its Windows build, lacks this GPU; else an optimizer without "
-        '8 bits (kohya: --optimizer_type AdamW; optim="adamw_torch"), and weights in float16',
+        "pip install -U bitsandbytes, because an old release, or its Windows build, lacks this GPU. Else use an "
+        'optimizer without 8 bits (kohya: --optimizer_type AdamW; optim="adamw_torch"), and weights in float16',
         title="bitsandbytes has no code for this GPU's architecture",
     ),
     of("cuda.no_kernel")(
         r"tinycudann|tcnn_cuda|tiny-cuda-nn",
-        "TCNN_CUDA_ARCHITECTURES=NN (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
-        "which needs --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
-        title="tiny-cuda-nn was not built for this GPU, or does not know which one to build for",
+        "set TCNN_CUDA_ARCHITECTURES=NN (this GPU's compute_cap of nvidia-smi without the dot) before its pip install, "
+        "with --force-reinstall --no-cache-dir --no-build-isolation and a torch that sees the GPU",
+        title="tiny-cuda-nn was not built for this GPU, or does not know the GPU to build for",
     ),
     of("quant.extension")(
         r"build variants|mxfp4 quantization",
-        "pip install -U kernels transformers, and a torch (2.8 or newer, with its own Triton) for which the kernel "
-        "has a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8); without: use_kernels=False, for MXFP4 bfloat16",
+        "pip install -U kernels transformers, and a torch (2.8 or newer, with its own Triton) for which the kernel has "
+        "a variant (torch28-cxx11-cu128: torch 2.8 of CUDA 12.8). Else set use_kernels=False, or bfloat16 for MXFP4",
         title="transformers finds no ready-made kernels for this torch and GPU (package kernels)",
     ),
     of("torch.no_accelerator", "torch.cpu_only", "hip.none")(
@@ -392,8 +390,8 @@ ADVICE: tuple[Advice, ...] = (
             facts.holds("hip sdk is detected, but no torch")
             or (facts.vendor == "amd" and facts.holds(r"(?=[\s\S]*\.bat\b)[\s\S]*skip-torch-cuda-test"))
         ),
-        "--use-zluda or --use-directml (SD.Next: once with --reinstall, others: COMMANDLINE_ARGS in webui-user.bat of "
-        "the fork stable-diffusion-webui-amdgpu, venv deleted first); or AMD's torch for Windows, or ROCm in Linux",
+        "add --use-zluda or --use-directml (SD.Next: once with --reinstall, others: COMMANDLINE_ARGS in webui-user.bat "
+        "of the fork stable-diffusion-webui-amdgpu, venv deleted first). Or use AMD's torch for Windows, or Linux",
         title="on Windows this web UI needs an option to use an AMD GPU",
     ),
     of("import.library", "torch.no_acc")(
@@ -404,60 +402,59 @@ ADVICE: tuple[Advice, ...] = (
         # These packages bring a small compiler; torch.compile asks for cl.exe.
         lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         'pip install -U "triton-windows<3.2" for torch 2.4 and 2.5, "<3.3" for 2.6, "<3.4" for 2.7, "<3.5" for 2.8, '
-        '"<3.6" for 2.9; or no torch.compile',
+        '"<3.6" for 2.9',
     ),
     of("compile.", "import.torch_too_old")(
         r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"
         r"compiledkernel has no attribute|cannot convert jitfunction",
         'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
-        "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
+        "shows the Triton that this torch needs: pip install triton==VERSION (on Windows triton-windows)",
         title="Triton's version does not fit this torch",
         certainty="strong",
     ),
     of("attention.package")(
         r"(?<!flash)(?<!flash_)sage[-_ ]?att",
         "python -c 'import triton, sageattention' in the program's Python shows which fails: pip install -U triton "
-        "(Windows: triton-windows) and sageattention; for SageAttention 2 and 3 its wheel of this torch, CUDA and "
-        "Python, or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
+        "(Windows: triton-windows) and sageattention. For SageAttention 2 and 3 take its wheel for this torch, CUDA "
+        "and Python, or its sources: pip install --no-build-isolation FOLDER. Or turn the option for SageAttention off",
         title="SageAttention is missing, of another version than the program expects, or built for another torch",
     ),
     of("attention.package")(
         r"flash\S*\.so\S*:? undefined symbol",
-        "pip uninstall -y flash-attn, then pip install --no-cache-dir with the wheel of its releases page whose name "
-        "has this torch, CUDA, Python and cxx11abi (pip list | grep -i torch); or MAX_JOBS=4 pip install flash-attn "
-        '--no-build-isolation --no-cache-dir, which builds it; attn_implementation="sdpa" does without it',
-        title="flash-attn was built for another torch than the one in place",
+        "pip uninstall -y flash-attn, then pip install --no-cache-dir the wheel of its releases page whose name has "
+        "this torch, CUDA, Python and cxx11abi (pip list | grep -i torch). Or build it: MAX_JOBS=4 pip install "
+        'flash-attn --no-build-isolation --no-cache-dir. attn_implementation="sdpa" does not need it',
+        title="flash-attn was built for another torch than the installed one",
     ),
     of("cuda.capture", "torch.internal")(
         lambda facts: facts.holds("captures_underway" if facts.holds("internal assert") else "server"),
-        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
-        "above it is the cause if there is one, else a newer release",
+        "set vLLM --enforce-eager (SGLang --disable-cuda-graph). If an earlier error is above, solve that; else update",
     ),
     of("torch.cpu_only")(
         r"compiled with mps|support for mps devices",
-        "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
-        'and 12.3 or newer; then pip install --force-reinstall torch with that Python. Elsewhere use "cuda" or "cpu"',
+        "on a Mac, python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' must print arm64 and "
+        '12.3 or newer; then pip install --force-reinstall torch with that Python. Elsewhere use "cuda" or "cpu"',
         title="this torch is built without MPS, which Apple's GPUs need",
     ),
     of("nvcc.host_compiler")(
         r"microsoft visual studio|stl1002",
-        "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
-        "newer CUDA toolkit (before 12.4: the toolset MSVC v143 14.38, vcvarsall.bat x64 -vcvars_ver=14.38 and set "
-        "DISTUTILS_USE_SDK=1). set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler skips this check",
+        "install Visual Studio 2022's build tools beside the newer ones, and build in its `x64 Native Tools` prompt. "
+        "Or use a newer CUDA toolkit (before 12.4: the toolset MSVC v143 14.38, vcvarsall.bat x64 -vcvars_ver=14.38 "
+        "and set DISTUTILS_USE_SDK=1). set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler skips this check",
         title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
     ),
     of("torch.cpu_only", "torch.no_accelerator")(
         lambda facts: facts.build == "xpu",
-        'device="xpu" in place of "cuda" (code or option), where torch.xpu.is_available(); else Intel\'s newest driver',
-        title="this torch is built for Intel GPUs (XPU), and the program asks for CUDA",
+        'use device="xpu" instead of "cuda" if torch.xpu.is_available() (code or option); else update Intel\'s driver',
+        title="this torch is built for Intel GPUs (XPU), but the program requests CUDA",
     ),
     of("nvml.not_loaded")(
         lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"), becomes="nvml.wsl"
     ),
     of("compile.ptxas")(
         "old_llvm",
-        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); where Triton was installed "
-        "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
+        "use a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120). If Triton was installed "
+        "separately, pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
         certainty="strong",
     ),
@@ -467,22 +464,23 @@ ADVICE: tuple[Advice, ...] = (
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
-        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 does not support this one',
+        'use device="cpu" (in the code or the program\'s option), or a newer GPU: CUDA 12 does not support this one',
         title="this GPU (Kepler or older) is too old for a current torch",
     ),
     of("kernel.nvrm", "cuinit.999", "cuinit.unexpected", "llamacpp.cpu", "torch.no_acc", "cuinit.100")(
         lambda facts: "suspend" in facts.names and not facts.platforms & {"wsl", "windows", "mac"},
-        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
-        "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
-        "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot. To prevent it, set "
+        "NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
+        "nvidia-suspend nvidia-resume nvidia-hibernate, and try another driver version",
         title="the driver failed at a suspend",
         certainty="hint",
     ),
     *(
         of("import.nvjitlink")(
             rf"symbol:? _*{name}\w*",
-            f"echo $LD_LIBRARY_PATH: unset it and try again; else pip list | grep -i {name}: where packages of two "
-            "CUDAs (cu11, cu12, cu13) share one folder, uninstall them all, then install the one that python -c 'from "
+            f"unset LD_LIBRARY_PATH if echo $LD_LIBRARY_PATH prints a folder. Else pip list | grep -i {name} shows the "
+            "packages: if those of two CUDAs (cu11, cu12, cu13) share a folder, install only the one that python -c "
+            "'from "
             'importlib.metadata import requires; print([r for r in requires("torch") if '
             f'"{name.lower()}" in r])\' shows',
             title=f"torch loads another {name} than its own",
@@ -491,14 +489,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.no_kernel")(
         lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
-        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build it",
+        "update to a release that lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'",
         title="a package has no code for this GPU's architecture",
     ),
     of("cuinit.too_old")(
         r"\A(?=[\s\S]*found version 12\d)(?=[\s\S]*\bvllm)(?![\s\S]*(?:docker|podman|kubectl))",
-        "update the driver (CUDA 13 needs 580); or a new environment with vLLM's own wheel for CUDA 12.9, not another "
-        "torch beside it: uv pip install https://github.com/vllm-project/vllm/releases/download/vV/vllm-V+cu129-cp38-"
-        "abi3-manylinux_2_28_x86_64.whl --extra-index-url https://download.pytorch.org/whl/cu129 (V the release)",
+        "update the driver (CUDA 13 needs 580). Or install vLLM's wheel for CUDA 12.9 in a new environment, without "
+        "another torch: uv pip install "
+        "https://github.com/vllm-project/vllm/releases/download/vV/vllm-V+cu129-cp38-abi3-manylinux_2_28_x86_64.whl "
+        "--extra-index-url https://download.pytorch.org/whl/cu129 (V is the release)",
     ),
     of("import.library")(
         lambda facts: (
@@ -507,18 +506,18 @@ ADVICE: tuple[Advice, ...] = (
             and not facts.build[2:].startswith(facts.needs.replace(".", ""))
         ),
         lambda facts: (
-            f"the release of {facts.extension or facts.compiled or 'the package that asks for it'} for CUDA "
+            f"install the release of {facts.extension or facts.compiled or 'the package that asks for it'} for CUDA "
             f"{facts.build[2:4]} (torch is {facts.build}; vLLM: the +{facts.build} wheel of its releases, sgl-kernel "
             f"--index-url https://docs.sglang.ai/whl/{facts.build})"
             # A driver before 525 does not run CUDA 12.
-            + f"; or torch and all packages for CUDA {facts.needs}, in a new environment"
+            + f"; or install torch and all packages for CUDA {facts.needs}, in a new environment"
             * (not facts.holds(r"driver version: 4\d\d\."))
         ),
         title="a package was built for another CUDA than torch",
     ),
     of("pip.torch")(
         lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
-        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes only from 0.49 on",
+        "remove that line from the requirements: Macs have no wheel of triton, and bitsandbytes only from 0.49 on",
     ),
     of("pip.torch", "torch.cpu_only")(
         lambda facts: (
@@ -532,9 +531,9 @@ ADVICE: tuple[Advice, ...] = (
             f"poetry source add --priority explicit pytorch {fixes.INDEX}/cuXYZ, then poetry add torch torchvision "
             "--source pytorch; PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128"
             if facts.holds(r"\bpoetry\b")
-            else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
+            else f"add to pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
             "torchvision and torchaudio under [tool.uv.sources], with a marker for this system (ARM: torch 2.9 or newer"
-            " from cu130; uv sync does not read [tool.uv.pip]), requires-python one that this torch supports; "
+            " from cu130; uv sync does not read [tool.uv.pip]). Set requires-python to one that this torch supports; "
             "then uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
         ),
     ),
@@ -553,8 +552,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("pip.torch")(
         lambda facts: "no_triton" in facts.names and "windows" in facts.platforms,
-        "pip install triton-windows, in the version for this torch (its page lists them), and leave triton out",
-        title="pip finds no triton: on Windows it is the package triton-windows",
+        "pip install triton-windows in the version for this torch (its page lists them), and remove triton",
+        title="pip finds no triton: on Windows the package is triton-windows",
     ),
     of("import.libcuda", "import.library")(
         lambda facts: "bnb" in facts.names and ("windows" in facts.platforms or facts.holds(r"cuda[ _]setup:")),
@@ -562,14 +561,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("bitsandbytes.setup")(
         r"cuda[ _]setup:|bitsandbytes-windows",
-        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
-        "than 0.44 (newer ones have all CUDAs); python -c 'import torch; print(torch.cuda.is_available())' prints True",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: releases from 0.44 on "
+        "have all CUDAs. python -c 'import torch; print(torch.cuda.is_available())' must print True",
         title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
     of("cuda.no_kernel")(
         r"\blm[- ]?studio\b|\bllmster\b|\bollama\b",
-        "its newest release, or another of its runtimes (LM Studio: Settings, Runtime): Vulkan runs on any GPU",
+        "update the program, or choose another runtime (LM Studio: Settings, Runtime): Vulkan runs on any GPU",
         title="the program's CUDA runtime has no code for this GPU",
     ),
     of("cuda.no_kernel", "cuda.invalid_image")(
@@ -578,70 +577,74 @@ ADVICE: tuple[Advice, ...] = (
             f"build it again in an empty folder: cmake -B build {'-DGGML_CUDA=ON ' * ('llama' in facts.names)}"
             + (f'-DCMAKE_CUDA_ARCHITECTURES="{";".join(facts.capabilities).replace(".", "") or "native"}"')
             + " (OpenCV: -DCUDA_ARCH_BIN=X.Y)" * facts.holds(r"\bopencv\(")
-            + f", with a toolkit that knows this GPU{' (12.8 or newer)' * ('12.0' in facts.capabilities)}; a program "
-            "that came ready-made: its newest release"
+            + f", with a toolkit that knows this GPU{' (12.8 or newer)' * ('12.0' in facts.capabilities)}. If the "
+            "program came ready-made, use its newest release"
         ),
         title="the program was not built for this GPU's architecture",
     ),
     of("hip.arch")(
         lambda facts: "windows" in facts.platforms,
-        "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
-        "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
+        "use a release of the program for this gfx number, or put rocBLAS's library files for it into the HIP SDK's "
+        "folder bin\\rocblas\\library. Else use the program's Vulkan or DirectML build",
     ),
     of("compile.resources")(
         "inductor",
-        "no --enable-torch-compile, else TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else "
-        '@torch.compiler.disable on it; flex_attention: kernel_options={"BLOCK_M": 64, "BLOCK_N": 64}',
+        "turn off --enable-torch-compile, else set TORCHINDUCTOR_MAX_AUTOTUNE=0. Try a newer torch, or the last that "
+        'worked; else @torch.compiler.disable. For flex_attention: kernel_options={"BLOCK_M": 64, "BLOCK_N": 64}',
     ),
     of("nvml.not_loaded", "kernel.wrong_module")(
         r"\bnvidia(?:-open)?-dkms\b(?!-\d)|\bpacman\b|\barch(?:linux| linux)\b|cachyos|manjaro|endeavouros",
-        "uname -r names the kernel: sudo pacman -S its headers (linux-headers, linux-lts-headers, linux-zen-headers, "
-        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which then builds the module; then reboot",
-        title="the driver's kernel module is not loaded: probably not built for this kernel, for want of its headers",
+        "uname -r names the kernel. sudo pacman -S its headers (linux-headers, linux-lts-headers, linux-zen-headers, "
+        "linux-cachyos-headers) and again nvidia-dkms or nvidia-open-dkms, which builds the module; then reboot",
+        title="the driver's kernel module is not loaded: probably this kernel's headers were missing for its build",
     ),
     of("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau")(
         r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
         "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut -f "
-        '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
-        "/etc/rpm/macros.nvidia-kmod'), then reboot. Where mokutil --sb-state says enabled: sudo mokutil --import "
+        '(for an RTX 50, first select the open module: sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
+        "/etc/rpm/macros.nvidia-kmod'), then reboot. If mokutil --sb-state says enabled: sudo mokutil --import "
         "/etc/pki/akmods/certs/public_key.der, and Enroll MOK at the reboot",
     ),
     of("nvcc.missing")(
         r"no cuda toolset found",
-        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
-        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
-        "again after Visual Studio, with Visual Studio Integration",
-        title="Visual Studio does not have the CUDA toolkit's integration",
+        "copy CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing Toolkit) to "
+        "MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio. Or reinstall the CUDA toolkit after it",
+        title="Visual Studio lacks the CUDA toolkit's integration",
     ),
     of("nvcc.missing")(
         r"make\S*: nvcc|cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|find cudatoolkit|cmake error",
-        "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
-        "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
-        "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
+        "run nvcc --version in this shell. If it fails, install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi "
+        "shows. Then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, set -DCMAKE_CUDA_ARCHITECTURES=native (in "
+        "CMAKE_ARGS for pip; 86 for 8.6 if no GPU is visible). Delete the old build folder",
         title="the build finds no CUDA compiler (nvcc)",
     ),
     of("nvml.mismatch")(
         lambda facts: "reboot" in facts.names and "container" not in facts.names,
-        "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
-        "libraries': remove one (sudo nvidia-uninstall for one of a .run file) and install the other whole, with its "
-        "DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start again",
+        "cat /proc/driver/nvidia/version shows the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
+        "libraries'. Remove one (sudo nvidia-uninstall for one of a .run file), and install the other with its DKMS "
+        "package. sudo dkms status must list it for uname -r; then sudo update-initramfs -u and reboot",
     ),
     of("torch.no_accelerator")(
         lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
-        "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
-        "webui's folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again "
-        f"(TORCH_COMMAND=pip install torch torchvision --index-url {fixes.INDEX}/cu128 chooses the build)",
+        "run nvidia-smi, which must list the GPU. Then venv/bin/python -c 'import torch; print(torch.__version__)' in "
+        "the webui's folder shows its torch. If it ends in +cpu or +rocm, delete the folder venv and start the webui "
+        f"again (TORCH_COMMAND=pip install torch torchvision --index-url {fixes.INDEX}/cu128 chooses the build)",
     ),
     of("nvml.mismatch")(
         "container",
-        "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
-        "libraries from its image (dpkg -l | grep -i nvidia in it); where it fails there too, reboot the host",
+        "run nvidia-smi on the host. If it works, restart the container; if that is not enough, remove NVIDIA's "
+        "libraries from its image (dpkg -l | grep -i nvidia in it). If it fails there too, reboot the host",
     ),
     of("torch.cpu_only")(
         r"compiled with(?:out)? xpu|support for xpu devices",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU (Arc, Core Ultra or Data "
-        'Center; older ones: OpenVINO); others: device "cuda" or "mps"',
+        'Center; older ones: OpenVINO). For other GPUs use device "cuda" or "mps"',
         title="this torch is built without XPU, which Intel's GPUs need",
+    ),
+    of("torch.cpu_only")(
+        lambda facts: facts.vendor == "amd" and facts.build.startswith("cu"),
+        install_for_amd,
+        title="this torch is built for NVIDIA's GPUs, and the GPU is one of AMD",
     ),
     of("torch.cpu_only", "bitsandbytes.setup")(lambda facts: facts.vendor == "amd", install_for_amd),
     of(*_CUDAS)(
@@ -654,55 +657,55 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of(*_CUDAS)(
         lambda facts: facts.vendor == "intel",
-        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, Intel's newest graphics driver, and "
-        'device "xpu" in place of "cuda" (in the code, or the program\'s option for its device)',
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, install Intel's newest graphics driver, "
+        'and use device "xpu" instead of "cuda" (in the code, or the program\'s option for its device)',
     ),
     of("import.library")(
         "jetson",
-        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0; others: sudo "
-        "apt-get install nvidia-jetpack, and /usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA "
-        "10.2); in a container docker run --runtime nvidia with an image of the host's JetPack",
+        "for libcudss: sudo apt-get install cudss; for libcusparseLt: sudo apt-get install libcusparselt0. For others: "
+        "sudo apt-get install nvidia-jetpack, and add /usr/local/cuda/lib64 to LD_LIBRARY_PATH (.so.10 is of JetPack "
+        "4, CUDA 10.2). In a container use docker run --runtime nvidia with an image of the host's JetPack",
     ),
     of("container.no_runtime", "container.cli", "container.cdi")(
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
-        "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
-        "Windows, wsl --update, then docker run --gpus all …; on Linux docker context use default",
+        "choose the WSL 2 engine of Docker Desktop (Settings, General), which brings the toolkit, update NVIDIA's "
+        "driver in Windows, wsl --update, then docker run --gpus all …. On Linux docker context use default",
     ),
     of("attention.kernel", "xformers.setup")(_operators(f"{_NOT_BUILT}|{_TOO_OLD}"), becomes="xformers.setup"),
     of("xformers.setup")(_operators(f"{_ON_CPU}|{_SHAPE}"), becomes="attention.kernel"),
     of("xformers.setup")(
         _operators(_NOT_BUILT),
-        "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
-        "install --no-deps xformers==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (torch's own CUDA); "
-        "else pip uninstall xformers, torch's own attention does without",
+        "install the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): "
+        "pip install --no-deps xformers==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (torch's own "
+        "CUDA). Else pip uninstall xformers, because torch's own attention replaces it",
         title="xformers was built without its CUDA code",
     ),
     of("xformers.setup")(
         _operators(_TOO_OLD),
-        "pip uninstall xformers: torch's own attention replaces it; or a newer xformers, where the GPU is newer",
+        "pip uninstall xformers, because torch's own attention replaces it; else update xformers if the GPU is newer",
         title="xformers has no operator for this GPU",
     ),
     of("attention.kernel")(
         _operators(_ON_CPU),
-        'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
-        title="xformers has no operator for the CPU, where the tensors are",
+        'call model.to("cuda"), also on the inputs, if torch.cuda.is_available(). On the CPU run without xformers',
+        title="xformers has no operator for the CPU, which holds the tensors",
     ),
     of("attention.kernel")(
         _operators(_SHAPE),
-        "x.half() or bfloat16 where the list names the type; else run it without xformers (torch takes any heads)",
-        title="xformers has no operator for this data type or size of heads",
+        "use x.half() or bfloat16 if the list names the type; else run without xformers (torch takes any head size)",
+        title="xformers has no operator for this data type or head size",
     ),
     of("import.dll", "attention.package")(
         r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
         r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
-        "`where vcruntime140.dll msvcp140.dll libiomp5md.dll` shows all: rename old ones beside python.exe, or update "
-        "them (conda install -c conda-forge vc14_runtime, or Visual C++'s Redistributable); import torch before PyQt",
-        title="a DLL was found and failed as it started (error 1114)",
+        "`where vcruntime140.dll msvcp140.dll libiomp5md.dll` lists them. Rename old ones beside python.exe, or update "
+        "them (conda install -c conda-forge vc14_runtime, or Visual C++'s Redistributable). import torch before PyQt",
+        title="a DLL was found but failed as it started (error 1114)",
     ),
     of("import.dll")(
         r"fbgemm\.dll",
         "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
-        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
+        "installed torch (/whl/cpu for the CPU's). 2.4.1 and newer bring libomp140.x86_64.dll",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
     ),
     of("compile.cuda_h", "nvcc.missing", "nvcc.mismatch")(
@@ -714,20 +717,20 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(facts.checkout),
         lambda facts: (
             f"start the program from another folder, with a release installed (pip install {facts.checkout}): Python "
-            f"imports the sources of {facts.checkout} that lie here and are not built for this torch; or build them "
-            f"again ({'cmake -DCOMPUTE_BACKEND=cuda -S . && make && ' * (facts.checkout == 'bitsandbytes')}pip install "
+            f"imports the sources of {facts.checkout} in this folder, not built for this torch. Or build them again "
+            f"({'cmake -DCOMPUTE_BACKEND=cuda -S . && make && ' * (facts.checkout == 'bitsandbytes')}pip install "
             "--no-build-isolation -e .)"
         ),
     ),
     of("compile.backend")(
         r"unexpected type fp8",
-        "no torch.compile for float8 weights (ComfyUI: no torch compile node), or weights in bfloat16 or GGUF",
-        title="torch.compile met arithmetic on float8, which Triton does not have",
+        "turn torch.compile off for float8 weights (ComfyUI: no torch compile node), or use bfloat16 or GGUF weights",
+        title="torch.compile met arithmetic on float8, which Triton lacks",
     ),
     of("compile.backend")(
         lambda facts: "triton" in facts.names and "inductor" not in facts.names,
-        "look at the first error: line above, and update triton and the package whose kernel the traceback names "
-        "together, then rm -r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
+        "look at the first error: line above. Update triton and the package whose kernel the traceback names, then rm "
+        "-r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
         title="Triton could not compile a package's kernel",
     ),
     of("torch.no_accelerator", "torch.sees_none", "vllm.start", "sglang.start", "bitsandbytes.setup")(
@@ -747,50 +750,50 @@ ADVICE: tuple[Advice, ...] = (
             install_torch(facts)
             and (
                 install_torch(facts)
-                + '; without an NVIDIA GPU device="cpu", or the program\'s option' * (not facts.vendor)
+                + '. Without an NVIDIA GPU, use device="cpu" or the program\'s option' * (not facts.vendor)
             )
         ),
     ),
     of("cuinit.100", "torch.no_accelerator", "torch.sees_none", "tensor.load")(
         "ray",
-        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs elsewhere; Flower: "
-        'client_resources={"num_gpus": 1}; vLLM on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": '
-        '1}, or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
+        "add @ray.remote(num_gpus=1) to the task or actor that uses the GPU, because Ray hides the GPUs elsewhere. "
+        'Flower: client_resources={"num_gpus": 1}. vLLM on several GPUs: num_gpus=0 and a placement group of N bundles '
+        '{"GPU": 1}, or distributed_executor_backend="mp" with num_gpus=N. ray status shows how many GPUs Ray has',
     ),
     of("cuinit.100", "cuinit.no_driver", "nvml.no_library", "torch.no_accelerator", "torch.sees_none")(
         "jetson",
-        "NVIDIA's torch wheel for the JetPack (those of PyPI and PyTorch's indexes have no code for it), and sudo "
-        "usermod -aG video,render $USER; a container needs docker run --runtime nvidia and its JetPack's image",
-        title="this Jetson's GPU is not seen: usually torch is not NVIDIA's wheel for the JetPack",
+        "install NVIDIA's torch wheel for the JetPack (those of PyPI and PyTorch's indexes have no code for it), and "
+        "sudo usermod -aG video,render $USER. A container needs docker run --runtime nvidia and its JetPack's image",
+        title="this Jetson's GPU is not visible: usually torch is not NVIDIA's wheel for the JetPack",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
         "kubernetes",
-        "resources.limits with nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia where the cluster has one; "
+        "set resources.limits to nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia if the cluster has it. "
         "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "nvml.not_loaded", "nvml.no_devices")(
         r"\bsrun\b|\bslurmstepd\b|\bslurm_|\bsbatch\b",
-        "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees only GPUs it asked for (nvidia-smi -L in the job)",
+        "add --gres=gpu:1 (or --gpus=1) to sbatch and srun: a job sees only requested GPUs (nvidia-smi -L in the job)",
         title="the cluster's job sees no GPU",
         certainty="hint",
     ),
     of("cuinit.100", "cuda.ordinal", "torch.no_accelerator", "torch.sees_none")(
         r"environ\W{1,3}cuda_visible_devices\W{1,5}=\W{0,3}[1-9]",
-        'take os.environ["CUDA_VISIBLE_DEVICES"] = … out of the program, or write "0": nvidia-smi -L shows the numbers',
-        title="the program itself asks for a GPU by a number that this machine probably does not have",
+        'remove os.environ["CUDA_VISIBLE_DEVICES"] = … from the program, or write "0": nvidia-smi -L shows the numbers',
+        title="the program itself requests a GPU number that this machine probably does not have",
     ),
     of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
         "colab",
-        "Runtime, Change runtime type, a GPU; then run again, CUDA_VISIBLE_DEVICES unset or 0",
+        "choose a GPU in Runtime, Change runtime type. Then run again, with CUDA_VISIBLE_DEVICES unset or 0",
     ),
     of("cuda.no_kernel")(
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
         rebuild,
-        title="a package's own code does not fit this GPU, or is of a stale build",
+        title="a package's own code does not fit this GPU, or comes from a stale build",
     ),
     of("cuda.capability", "architecture.")(
         lambda facts: facts.has_code is True and "code" not in facts.names,
-        "nothing to install: the warning is harmless",
+        "ignore the warning: it is harmless",
         title="a harmless warning: torch's code runs on this GPU",
     ),
     of("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed", "cublas.failed", "cufft.failed")(
@@ -801,7 +804,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.capability")(
         r"in this version of the container|to run this container",
-        "a newer release of the image: nvcr.io/nvidia/pytorch:25.01-py3 is the first one for Blackwell",
+        "use a newer release of the image: nvcr.io/nvidia/pytorch:25.01-py3 is the first one for Blackwell",
         title="this container image does not support this GPU",
     ),
     of("cuda.capability", "architecture.")(lambda facts: bool(facts.capabilities), install_torch),
@@ -817,25 +820,25 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("build.extension")(
         r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-        "rm -r ~/.cache/torch_extensions, then start again: the interrupted build is repeated and shows its error",
-        title="an extension's build of an earlier run is incomplete",
+        "rm -r ~/.cache/torch_extensions, then start again. The interrupted build is repeated and shows its error",
+        title="an earlier build of an extension is incomplete",
     ),
     of("compile.ptxas")(
         "ptxas",
-        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas and TRITON_PTXAS_BLACKWELL_PATH to the same (Triton "
-        "brings an older ptxas, which does not know this GPU; that of CUDA 13 does), or use a newer torch",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas and set TRITON_PTXAS_BLACKWELL_PATH to the same "
+        "(Triton's older ptxas does not know this GPU, that of CUDA 13 does), or use a newer torch",
     ),
     of("build.isolation")(
         r"python setup\.py egg_info did not run",
-        "activate the environment that has torch (conda activate NAME), or install torch into this one; then again",
+        "activate the environment that has torch (conda activate NAME), or install torch into this one. Then try again",
         title="setup.py of a package needs torch, which this Python does not have",
-        meaning="pip builds a package that has only a setup.py in the environment itself, where torch is missing.",
+        meaning="pip builds a package that has only a setup.py in the environment itself, which lacks torch.",
     ),
     of("cuda.ptx", "cuinit.too_old")(
         "jetson",
-        "rebuild the package that fails, without its old build folder, with JetPack's own nvcc for this GPU "
-        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
-        "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
-        title="a package was compiled by a newer CUDA than this JetPack's driver",
+        "rebuild the failing package, without its old build folder, with JetPack's own nvcc for this GPU "
+        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87). CUDA 12 on JetPack 5 also "
+        "needs sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
+        title="a newer CUDA than this JetPack's driver compiled a package",
     ),
 )

@@ -258,7 +258,7 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
 
 def _answer(match: Match) -> TextMatch:
     text = match.text
-    read = figures.read(text.id, match.said, match.around)
+    read = figures.read(text.id, match.excerpt, match.context)
     specific = bool(read.then) or match.is_advised
     then = text.fix if match.is_advised else read.then or text.fix
     if "bus" in read.numbers and not read.then:  # `nvidia-smi -i` accepts the address, which cannot select another GPU.

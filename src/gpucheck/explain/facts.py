@@ -182,7 +182,8 @@ _NAMED = {
     r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|\bamd instinct\b|\bmi[123]\d\dx?\b|"
-    r"\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|\b(?:amd|r9) \d{3}x?\b|\b(?:on|an|my|with) amd (?:gpu|card)",
+    r"\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|\bamd \(rocm\)|\bamd r\d{4}\b|\b(?:amd|r9) \d{3}x?\b|\b(?:on|an|my|with) "
+    r"amd (?:gpu|card)",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
     "shm": r"--shm-size[= ]?\d+ ?g|ipc[=: ]host|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b|"
     r"\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)",

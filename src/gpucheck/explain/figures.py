@@ -33,7 +33,7 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a text: the numbers, a sentence about them, and if they show more the step, a doubt, a title."""
+    """The numbers of a text and a sentence about them. The step, doubt and title are set if the numbers show more."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
@@ -58,43 +58,43 @@ class Reading:
     in_line: bool = False
 
 
-def read(name: str, said: str, around: str = "") -> Figures:
+def read(name: str, excerpt: str, context: str = "") -> Figures:
     """Read the numbers of the text with the id `name`.
 
-    `said` has the text's line and the lines after it; `around` also has the lines before.
+    `excerpt` has the text's line and the lines after it; `context` also has the lines before.
     """
     family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
     for reading in (reading for reading in _READINGS if reading.of == family):
         # A line of the container toolkit itself has the whole error.
         in_line = reading.in_line or (
-            name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", said)
+            name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", excerpt)
         )
-        found = _found(said if in_line else around or said, _each(reading.patterns))
-        if found is not None:
-            says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
-            then = reading.then(found) if callable(reading.then) else _filled(reading.then, found)
-            return Figures(found, says, then)
+        numbers = _numbers_in(excerpt if in_line else context or excerpt, _each(reading.patterns))
+        if numbers is not None:
+            says = next(filter(None, (_filled(sentence, numbers) for sentence in _each(reading.says))), "")
+            then = reading.then(numbers) if callable(reading.then) else _filled(reading.then, numbers)
+            return Figures(numbers, says, then)
     if family is not None or not name.startswith(("oom.", "xid.")):
         return Figures()
     if name.startswith("oom.killed"):
-        return _killed(around or said)
-    return _xid(name, said, around or said) if name.startswith("xid.") else _memory(name, said, around or said)
+        return _killed(context or excerpt)
+    return (_xid if name.startswith("xid.") else _memory)(name, excerpt, context or excerpt)
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else given
 
 
-def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
+def _numbers_in(excerpt: str, patterns: tuple[str, ...]) -> Numbers | None:
     """Return the first match of each named group, in the last pattern that has one, or None if none matches."""
-    matches = [re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for pattern in patterns]
-    found: Numbers = {}
+    matches = [re.search(pattern.replace("SIZE", _SIZE), excerpt, re.IGNORECASE | re.DOTALL) for pattern in patterns]
+    numbers: Numbers = {}
     for match in filter(None, matches):
         for key, text in match.groupdict().items():
             name, value = _number(key, text or "")
             if value is not None:
-                found[name] = value
-    return found if any(matches) else None
+                numbers[name] = value
+    return numbers if any(matches) else None
 
 
 # Keys of whole numbers. Other keys remain text, unless `_number` has a rule for them.
@@ -152,11 +152,11 @@ def human(bytes_: int) -> str:
     return f"{bytes_} bytes"
 
 
-def _filled(sentence: str, found: Numbers) -> str:
+def _filled(sentence: str, numbers: Numbers) -> str:
     """Return a sentence with its numbers filled in; empty if one is unknown."""
-    shown = {key: _shown(key, value) for key, value in found.items()}
-    if found.get("exit_code", 0) < 0:
-        shown["signal"] = str(-found["exit_code"])
+    shown = {key: _shown(key, value) for key, value in numbers.items()}
+    if numbers.get("exit_code", 0) < 0:
+        shown["signal"] = str(-numbers["exit_code"])
 
     def filled(part: str) -> str:
         fields = re.findall(r"{(\w+)(?:\|([^}]*))?}", part)
@@ -220,81 +220,81 @@ _LOADING = re.compile(
     r"\bin (?:convert|_apply|load_state_dict|load_\w*(?:model|weights)|from_pretrained)\b"
 )
 OFFLOAD = (
-    "a quantised (8 or 4 bit) or smaller model, or a part of it in RAM (pipe.enable_model_cpu_offload() in place of "
+    "use a quantised (8 or 4 bit) or smaller model, or keep a part in RAM (pipe.enable_model_cpu_offload() instead of "
     'pipe.to("cuda"), in transformers device_map="auto"): the weights do not fit, and a smaller batch does not help'
 )
 
 
 # The steps where the numbers speak against a full GPU.
-_AGAIN, _NONE = "run it again and watch nvidia-smi meanwhile", "torch sees no memory: check that nvidia-smi shows some"
+_AGAIN, _NONE = "run it again and watch nvidia-smi", "check that nvidia-smi shows memory, because torch sees none"
 
 
-def _memory(name: str, said: str, around: str) -> Figures:
+def _memory(name: str, excerpt: str, context: str) -> Figures:
     """Read a message about full GPU memory, in the wordings of torch and other programs."""
     # Each rank may have its own message; only the first one is read.
-    if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
-        said = first.group()
-    found = _found(said, _MEMORY) or {}
-    if "reserved_bytes" in found and "allocated_bytes" in found:
-        found.setdefault("cached_bytes", max(found["reserved_bytes"] - found["allocated_bytes"], 0))
-    elif "cached_bytes" in found and "allocated_bytes" in found:
-        found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
-    listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, said, re.IGNORECASE))
+    if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", excerpt, re.I | re.S):
+        excerpt = first.group()
+    numbers = _numbers_in(excerpt, _MEMORY) or {}
+    if "reserved_bytes" in numbers and "allocated_bytes" in numbers:
+        numbers.setdefault("cached_bytes", max(numbers["reserved_bytes"] - numbers["allocated_bytes"], 0))
+    elif "cached_bytes" in numbers and "allocated_bytes" in numbers:
+        numbers["reserved_bytes"] = numbers["allocated_bytes"] + numbers["cached_bytes"]
+    listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, excerpt, re.IGNORECASE))
     processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
     # Torch does not know its own process in a container. It is the one that holds torch's memory and a context.
-    least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
+    least = numbers.get("reserved_bytes", _NO_SIZE) - _ROUNDED
     own = [
-        process for process in processes if "own_bytes" not in found and least <= process["bytes"] <= least + _CONTEXT
+        process for process in processes if "own_bytes" not in numbers and least <= process["bytes"] <= least + _CONTEXT
     ]
     if processes:
-        found["processes"] = sorted(
+        numbers["processes"] = sorted(
             (process for process in processes if process not in own), key=lambda process: -process["bytes"]
         )
     if own:
-        found["own_pids"] = [process["pid"] for process in own]
-        found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
+        numbers["own_pids"] = [process["pid"] for process in own]
+        numbers |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
     # Others are the listed processes and an unnamed rest, because torch before 2.1, or without NVML, lists none.
-    whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
-    known = found.get("own_bytes") or sum(process["bytes"] for process in own) or found.get("reserved_bytes")
+    whole = numbers.get("total_bytes") or numbers.get("allowed_bytes") or 0
+    known = numbers.get("own_bytes") or sum(process["bytes"] for process in own) or numbers.get("reserved_bytes")
     rest = 0
-    if "total_bytes" in found and "free_bytes" in found and known is not None:
-        rest = whole - found["free_bytes"] - known - sum(process["bytes"] for process in found.get("processes", ()))
-    others = [process for process in found.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
+    if "total_bytes" in numbers and "free_bytes" in numbers and known is not None:
+        rest = whole - numbers["free_bytes"] - known - sum(process["bytes"] for process in numbers.get("processes", ()))
+    others = [process for process in numbers.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
     unnamed = rest if rest > _CONTEXT else 0
-    then = _memory_then(name, found, whole, others, unnamed, is_loading=_LOADING.search(around) is not None)
+    then = _memory_then(name, numbers, whole, others, unnamed, is_loading=_LOADING.search(context) is not None)
     doubt = "by its own numbers memory is not full" if then.startswith((_AGAIN, _NONE)) else ""
-    is_larger = name in ("oom.cuda", "oom.hip") and found.get("requested_bytes", 0) > (whole or TIB)
+    is_larger = name in ("oom.cuda", "oom.hip") and numbers.get("requested_bytes", 0) > (whole or TIB)
     title = "one request for memory is larger than the GPU" if is_larger else ""
     title = "an allocation failed although memory was free" if doubt else title
-    return Figures(found, _memory_says(found, whole, others, unnamed), then, doubt, title)
+    return Figures(numbers, _memory_says(numbers, whole, others, unnamed), then, doubt, title)
 
 
-def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
+def _memory_says(numbers: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
     """Describe who holds the memory, how much is free, and how much was requested."""
-    parts = [("GPU" if "total_bytes" in found else "allowed", whole or None)]
-    if "allocated_bytes" in found:
-        parts += [("your tensors", found["allocated_bytes"]), ("torch's cache", found.get("cached_bytes"))]
+    parts = [("GPU" if "total_bytes" in numbers else "allowed", whole or None)]
+    if "allocated_bytes" in numbers:
+        parts += [("your tensors", numbers["allocated_bytes"]), ("torch's cache", numbers.get("cached_bytes"))]
     else:
-        parts.append(("your process", found.get("own_bytes")))
+        parts.append(("your process", numbers.get("own_bytes")))
     parts += [(f"process {process['pid']}", process["bytes"]) for process in others]
     # Metal's other allocations are those of the same process.
-    parts += [("other programs", unnamed or None), ("other Metal buffers", found.get("other_bytes"))]
-    parts += [("free", found.get("free_bytes")), ("requested", found.get("requested_bytes"))]
+    parts += [("other programs", unnamed or None), ("other Metal buffers", numbers.get("other_bytes"))]
+    parts += [("free", numbers.get("free_bytes")), ("requested", numbers.get("requested_bytes"))]
     return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
 
 
 def _memory_then(
-    name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
+    name: str, numbers: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
 ) -> str:
     """Return the step that helps most."""
-    requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
+    requested, free, cached = (numbers.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if requested > (whole or TIB):
-        return f"{SMALLER}: one request exceeds the whole GPU; where that is a surprise, print the tensor's shape"
+        return f"{SMALLER}: one request exceeds the whole GPU; if that is a surprise, print the tensor's shape"
     if not whole:
-        return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in found else ""
-    if "allowed_bytes" in found and free > requested:
-        allowed = human(found["allowed_bytes"])
-        return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
+        return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in numbers else ""
+    if "allowed_bytes" in numbers and free > requested:
+        allowed = human(numbers["allowed_bytes"])
+        return f"raise torch.cuda.set_per_process_memory_fraction, which allows this process {allowed}"
     # A step counts only if it would free enough for this request.
     held = sum(process["bytes"] for process in others) + unnamed
     held = held if held + free >= requested else 0
@@ -304,27 +304,29 @@ def _memory_then(
         return f"export {setting}=expandable_segments:True: {cause}"
     if not others and free > _AMPLE * requested > 0:
         return (
-            f"{_AGAIN}: {human(free)} were free, far more than the request. Another "
-            "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
+            f"{_AGAIN}: {human(free)} were free, far more than the request. Another program "
+            "held them a moment before, or a limit was reached (ulimit -v, that of a virtual or a shared GPU)"
         )
     if not held:
         return OFFLOAD if is_loading else SMALLER
     if not others:
-        return f"nvidia-smi shows whether another program holds memory: use another GPU, or end it; else {SMALLER}"
+        return (
+            f"nvidia-smi shows whether another program holds memory. If so, end it or use another GPU; else {SMALLER}"
+        )
     pids = [str(process["pid"]) for process in others]
-    if "own_bytes" in found:
+    if "own_bytes" in numbers:
         return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
-    return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
+    return f"ps -fp {','.join(pids)} shows what holds it. If it is another program, use another GPU"
 
 
 # Steps that provide a missing header or Python module, by pattern.
 _BRINGS = {
-    r"std\w+\.h|limits\.h": "unset CPATH and C_INCLUDE_PATH, CC=/usr/bin/gcc without ccache; where gcc still does not "
-    "find its own header, reinstall gcc, cpp and the C library's headers (libc6-dev, glibc-headers)",
+    r"std\w+\.h|limits\.h": "unset CPATH and C_INCLUDE_PATH, and set CC=/usr/bin/gcc without ccache. If gcc still does "
+    "not find its own header, reinstall gcc, cpp and the C library's headers (libc6-dev, glibc-headers)",
     r"ggml": "CMAKE_ARGS='-DGGML_METAL=on -DGGML_METAL_EMBED_LIBRARY=ON' pip install --force-reinstall --no-cache-dir "
     "llama-cpp-python with an arm64 Python, and unset GGML_METAL_PATH_RESOURCES",
-    r"cuda\b": "python -m pip install 'cuda-python==X.Y.*', X.Y the CUDA of torch (torch.version.cuda)",
-    r"deep_|sgl_": "the server's own image; DeepGEMM and DeepEP run on Hopper and newer alone",
+    r"cuda\b": "python -m pip install 'cuda-python==X.Y.*', with X.Y of torch.version.cuda",
+    r"deep_|sgl_": "use the server's own image. DeepGEMM and DeepEP run only on Hopper and newer",
 }
 
 
@@ -332,20 +334,20 @@ _BRINGS = {
 _LEAST_SHARE = 0.2
 
 
-def _vllm_then(found: Numbers) -> str:
+def _vllm_then(numbers: Numbers) -> str:
     """Return the option with a share or a length that fits."""
-    if "free_bytes" in found and "desired_bytes" in found:
-        share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100 - 0.02
+    if "free_bytes" in numbers and "desired_bytes" in numbers:
+        share = int(100 * numbers["free_bytes"] / numbers["total_bytes"]) / 100 - 0.02
         if share < _LEAST_SHARE:
-            return "end what holds the memory (nvidia-smi shows it; often a server that did not end), or another GPU"
-        return f"--gpu-memory-utilization {share:.2f}; or another GPU (nvidia-smi shows who holds memory here)"
-    if "fits_tokens" in found or {"needed_bytes", "available_bytes"} <= found.keys():
+            return "end what holds the memory (nvidia-smi shows it; often an old server), or use another GPU"
+        return f"set --gpu-memory-utilization {share:.2f}, or use another GPU (nvidia-smi shows who holds memory here)"
+    if "fits_tokens" in numbers or {"needed_bytes", "available_bytes"} <= numbers.keys():
         length = (
-            "--max-model-len {0} (in Python max_model_len={0})".format(found["fits_tokens"])
-            if "fits_tokens" in found
+            "--max-model-len {0} (in Python max_model_len={0})".format(numbers["fits_tokens"])
+            if "fits_tokens" in numbers
             else "a smaller --max-model-len"
         )
-        return f"{length}, or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)"
+        return f"use {length}, a larger --gpu-memory-utilization, or more GPUs (--tensor-parallel-size)"
     return ""
 
 
@@ -360,49 +362,49 @@ _KILLED = (
 )
 
 
-def _killed(around: str) -> Figures:
+def _killed(context: str) -> Figures:
     """Read which process the kernel killed, how much memory it held, and whose limit was reached."""
-    found = _found(around, _KILLED) or {}
-    cgroup = "emory cgroup" in around or "CONSTRAINT_MEMCG" in around
-    if "pid" in found or cgroup:
-        found["by"] = "cgroup" if cgroup else "system"
-    shared = " and {shared_bytes} of shared memory" if found.get("shared_bytes", 0) > GIB else ""
+    numbers = _numbers_in(context, _KILLED) or {}
+    cgroup = "emory cgroup" in context or "CONSTRAINT_MEMCG" in context
+    if "pid" in numbers or cgroup:
+        numbers["by"] = "cgroup" if cgroup else "system"
+    shared = " and {shared_bytes} of shared memory" if numbers.get("shared_bytes", 0) > GIB else ""
     whose = "the limit[ of {limit_bytes}] of its container or job" if cgroup else "the machine's RAM"
     says = (
         "RAM, not GPU memory: the kernel killed process {pid} ({name})[ with {resident_bytes} of RAM]"
         f"{shared}; {whose} was full"
     )
     then = (
-        "a higher limit (docker run --memory, Kubernetes resources.limits.memory, Slurm --mem)"
+        "raise the limit (docker run --memory, Kubernetes resources.limits.memory, Slurm --mem)"
         if cgroup
         else "end other processes that use RAM"
     )
-    then += "; fewer DataLoader workers, a smaller prefetch_factor, weights loaded once per machine (mmap)"
-    return Figures(found, _filled(says, found), then if "pid" in found else "")
+    then += "; use fewer DataLoader workers, a smaller prefetch_factor, or weights loaded once per machine (mmap)"
+    return Figures(numbers, _filled(says, numbers), then if "pid" in numbers else "")
 
 
 # --- versions and architectures ---------------------------------------------------------------------------------------
 
 
-def _driver_then(found: Numbers) -> str:
+def _driver_then(numbers: Numbers) -> str:
     """Return the step to a newer driver, or to a torch that suits the driver."""
-    wanted, tag = fixes.choose((), found["driver_cuda"])
-    major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
+    wanted, tag = fixes.choose((), numbers["driver_cuda"])
+    major, newest = numbers["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
     older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
     return (
         f"update the driver ({'CUDA 10.2 needs 440.33, 11.x 450.80, ' * (int(major) < 11)}CUDA 12 needs "
         f"{fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} {fixes.LEAST_DRIVER[newest]}), or install "
-        f"{older if tag else fixes.older_build(found['driver_cuda']) or f'a torch built for CUDA {major}'}"
+        f"{older if tag else fixes.older_build(numbers['driver_cuda']) or f'a torch built for CUDA {major}'}"
     )
 
 
-def _toolkit_then(found: Numbers) -> str:
+def _toolkit_then(numbers: Numbers) -> str:
     """Return the step that installs the CUDA toolkit of torch's version, or a torch for the installed toolkit."""
-    wanted, major = found["torch_cuda"], found["toolkit"].partition(".")[0]
+    wanted, major = numbers["torch_cuda"], numbers["toolkit"].partition(".")[0]
     return (
         f"export CUDA_HOME=/usr/local/cuda-{wanted}, its bin folder first in PATH (install that toolkit if it "
         f"is missing; in conda: conda install -c nvidia cuda-toolkit={wanted}), and rm -r ~/.cache/torch_extensions"
-        + f"; or a torch for CUDA {major}"
+        + f"; or use a torch for CUDA {major}"
         * any(tag.startswith(f"cu{major}") for tag in fixes.BUILDS)
     )
 
@@ -421,29 +423,29 @@ _SINCE = {
 }
 
 
-def _since_then(found: Numbers) -> str:
+def _since_then(numbers: Numbers) -> str:
     """Return the torch release that has a name, or the step for a name that torch removed."""
-    name = found["missing"].rpartition(".")[2]
+    name = numbers["missing"].rpartition(".")[2]
     if name == "_six":
-        return "pip install -U the package that asks for torch._six: torch 2.0 removed it"
+        return "pip install -U the package that needs torch._six, because torch 2.0 removed it"
     release = next((release for release, names in _SINCE.items() if name in names.split()), "")
     return release and (
-        f"torch {release} or newer has {name}: the selector on pytorch.org gives the command, with the torchvision of "
-        "the same release; or an older release of the package that asks for it"
+        f"use torch {release} or newer, which has {name}, and its torchvision (the selector on pytorch.org gives the "
+        "command). Or use an older release of the package that needs it"
     )
 
 
 # The step for an architecture in the list of a build that is not that of this GPU.
 _NOT_OWN = (
-    "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
-    "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
+    "remove the number from the list of the build (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, "
+    "-gencode) if it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv)"
 )
 # The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
 _TOOLKITS = (
-    (r"[1-4]\d", f"{_NOT_OWN}, and build in an empty folder; for that very GPU CUDA 8 (2.x), 10 (3.0) or 11"),
-    (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
+    (r"[1-4]\d", f"{_NOT_OWN}, and build in an empty folder. For that GPU use CUDA 8 (2.x), 10 (3.0) or 11"),
+    (r"[5-6]\d|70|72", f"{_NOT_OWN}. For that GPU use CUDA 12, because CUDA 13 dropped it"),
     *(
-        (numbers, f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}")
+        (numbers, f"set CUDA_HOME to a CUDA toolkit {since}, with a torch for the same CUDA; or {_NOT_OWN}")
         for numbers, since in (
             ("75", "10.0 or newer"),
             ("80|86|87", "11.4 or newer"),
@@ -459,24 +461,24 @@ _TOOLKITS = (
 # --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
-def _xid(name: str, said: str, around: str) -> Figures:
+def _xid(name: str, excerpt: str, context: str) -> Figures:
     """Read which GPU, by its PCI address, and which process an Xid names."""
     number = name.split(".")[1]
     if not number.isdigit():
-        return Figures(_found(said, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
-    line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", said, re.IGNORECASE)
+        return Figures(_numbers_in(excerpt, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
+    line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", excerpt, re.IGNORECASE)
     line = line or re.search(
-        rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", around, re.IGNORECASE
+        rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", context, re.IGNORECASE
     )
-    found: Numbers = {"xid": int(number)}
+    numbers: Numbers = {"xid": int(number)}
     if line is None:
-        return Figures(found)
-    found["bus"] = line[1].lower()
+        return Figures(numbers)
+    numbers["bus"] = line[1].lower()
     of_process = (r"pid='?(?P<pid>\d+)", r"name='?(?P<process>[^\s,'<>]+)")
     action = r"recovery action changed from \S+ \([^)]*\) to \S+ \((?P<recovery_action>[^)]*)\)"
-    found |= _found(line[2].split("NVRM:")[0], (*of_process, action)) or {}
-    whom = "[ in process {pid}]" + ("[ ({process})]" if "pid" in found else "")
-    return Figures(found, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", found))
+    numbers |= _numbers_in(line[2].split("NVRM:")[0], (*of_process, action)) or {}
+    whom = "[ in process {pid}]" + ("[ ({process})]" if "pid" in numbers else "")
+    return Figures(numbers, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", numbers))
 
 
 # The error follows within this distance of the message about the segment.
@@ -486,10 +488,10 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     (_NEAR + r"(No space left on device|\(28\))", "/dev/shm is full", "", ""),
     (
         _NEAR + r"(No such file or directory|\(2\))",
-        "the segment does not exist: the process that made it has ended, or has another /dev/shm",
-        "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
-        "rank ended first, its log names the cause; else another NCCL release (pip install -U nvidia-nccl-cu12)",
-        "look for the process that ended first; a process that sends a tensor has to live until it is received "
+        "the segment does not exist: the process that created it has ended, or has another /dev/shm",
+        "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1. If a rank "
+        "ended first, its log names the cause; else try another NCCL release (pip install -U nvidia-nccl-cu12)",
+        "look for the process that ended first. A process that sends a tensor must live until it is received "
         "(torch.multiprocessing.set_sharing_strategy('file_descriptor') keeps it)",
     ),
     (
@@ -500,15 +502,15 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         _NEAR + r"(Permission denied|\(13\))",
-        "/dev/shm may not be written",
-        "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
-        "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
+        "/dev/shm is not writable",
+        "sudo chmod 1777 /dev/shm, until ls -ld /dev/shm shows drwxrwxrwt",
+        "sudo chmod 1777 /dev/shm, until ls -ld /dev/shm shows drwxrwxrwt",
     ),
     (
         _NEAR + r"(Cannot allocate memory|\(12\))",
         "the memory limit of the container or job is reached, which /dev/shm counts against",
-        "a higher memory limit of the container or job, or fewer processes; free -h and df -h /dev/shm",
-        "a higher memory limit of the container or job, or fewer workers; free -h and df -h /dev/shm",
+        "raise the memory limit of the container or job, or use fewer processes; free -h and df -h /dev/shm",
+        "raise the memory limit of the container or job, or use fewer workers; free -h and df -h /dev/shm",
     ),
 )
 
@@ -519,30 +521,31 @@ _STATUSES: tuple[tuple[int | str, str, str], ...] = (
     (
         4,
         "local protection error: this machine's adapter may not read or write the buffer",
-        "NCCL_NET_GDR_LEVEL=LOC (no GPUDirect RDMA) tells whether it is the GPU's memory: then lsmod | grep peermem "
-        "has to show nvidia_peermem (not the old nv_peer_mem), and ACS has to be off; else ulimit -l unlimited",
+        "NCCL_NET_GDR_LEVEL=LOC (no GPUDirect RDMA) tells whether it is the GPU's memory. If so, lsmod | grep peermem "
+        "must show nvidia_peermem (not the old nv_peer_mem), and ACS must be off; else ulimit -l unlimited",
     ),
     (
         10,
         "remote access error: the other machine's adapter refused the address or its key",
-        "look for the first error of the rank on the other machine (it may have freed the buffer); the same NCCL "
-        "release on all machines; NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
+        "look for the first error of the rank on the other machine (it may have freed the buffer). Use the same NCCL "
+        "release on all machines. NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
     ),
     (
         "9|11|13",
         "the other machine's adapter rejected the request or failed, or its rank did not post a receive in time",
-        "the other machine's log, for its rank's first error; dmesg | grep -i mlx5 on both machines",
+        "look for the rank's first error in the other machine's log; run dmesg | grep -i mlx5 on both machines",
     ),
     (
         12,
         "retries exceeded: no answer from the other machine's adapter",
-        "the other rank's log first (it may have ended); then ibstat, the link's error counters, and ib_write_bw "
-        "between the machines. On RoCE NCCL_IB_GID_INDEX (show_gids) and PFC; NCCL_IB_TIMEOUT=22 on a busy network",
+        "read the other rank's log first (it may have ended). Then check ibstat, the link's error counters, and "
+        "ib_write_bw between the machines. On RoCE check NCCL_IB_GID_INDEX (show_gids) and PFC. On a busy network set "
+        "NCCL_IB_TIMEOUT=22",
     ),
     (
         5,
         "flushed: its queue had failed before",
-        "look for the first completion with another status, here or in the other ranks' logs: that one is the cause",
+        "look for the first completion with another status, here or in the other ranks' logs, which is the cause",
     ),
 )
 _COMPLETION = r"Got completion .{0,120}?(?:error|status)\W{1,3}(?:IBV_WC_\w+\W)?"
@@ -555,42 +558,42 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"WSL environment detected but no adapters",
         "WSL shows the container no GPU",
-        "update NVIDIA's driver in Windows, then wsl --shutdown; nvidia-smi inside WSL has to list the GPU first",
+        "update NVIDIA's driver in Windows, then wsl --shutdown. nvidia-smi inside WSL must list the GPU first",
     ),
     (
         r"(?:device error: (?P<asked>[^\s:]+): )?unknown device|invalid device ordinal|"
         r"MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
-        "the GPU that was asked for[ ({asked})] does not exist on this host",
-        "nvidia-smi -L on the host lists GPUs and MIG instances: name one in --gpus, NVIDIA_VISIBLE_DEVICES or the "
-        "compose file's device_ids, or in the script's argument (an option as its value: a variable was empty)",
+        "the requested GPU[ ({asked})] does not exist on this host",
+        "nvidia-smi -L on the host lists GPUs and MIG instances. Name one in --gpus, NVIDIA_VISIBLE_DEVICES or the "
+        "compose file's device_ids, or in the script's argument (if its value is an option, a variable was empty)",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
         "the toolkit could not add the GPU to the container's cgroup",
-        "a newer nvidia-container-toolkit; rootless or nested: no-cgroups = true in "
+        "update nvidia-container-toolkit. If docker is rootless or nested, set no-cgroups = true in "
         "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
         "--output=/etc/cdi/nvidia.yaml",
     ),
     (
         r"unsatisfied condition: ?(?:(?P<condition>(?:brand|arch)\w* ?[<>=!]+ ?[\w.]+)|brand|arch)",
-        "the image asks for another kind of GPU ({condition|see the message})",
-        "use an image without that requirement; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+        "the image requires another kind of GPU ({condition|see the message})",
+        "use an image without that requirement. NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
         r"(?:unsatisfied condition|unsupported CUDA version)"
         r"(?:: ?(?P<condition>(?:driver )?[\w.]+ ?[<>=!]+ ?(?:image )?[\w.]+))?",
-        "the image asks for more than the host's driver has ({condition|see the message})",
-        "update the host's driver, or use an image of an older CUDA; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+        "the image requires more than the host's driver has ({condition|see the message})",
+        "update the host's driver, or use an image of an older CUDA. NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
         r"driver not loaded|NVML.{0,20}not loaded",
         "the driver's module is not loaded on the host",
-        "sudo modprobe nvidia on the host; nvidia-smi has to work there first",
+        "sudo modprobe nvidia on the host. nvidia-smi must work there first",
     ),
     (
         r"(driver|nvml) (rpc )?error: .{0,40}(failed to process request|timed out|timeout)|rpc error",
         "the host's driver did not answer",
-        "nvidia-smi on the host has to answer first, also from its root account; where it hangs, reboot the host",
+        "run nvidia-smi on the host, also as root. If it hangs, reboot the host",
     ),
     (
         r"file creation failed: \S+: file exists|: file exists",
@@ -600,26 +603,26 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"ldcache|ldconfig",
         "ldconfig did not run inside the container",
-        'ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in /etc/nvidia-container-runtime/config.toml',
+        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "….real") in /etc/nvidia-container-runtime/config.toml',
     ),
     (
         r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
         r"insufficient permissions",
         "the toolkit may not open or mount a file of the driver",
-        "look at the file that is named: SELinux or AppArmor, a file system without mknod or setuid, or the user in "
-        "/etc/nvidia-container-runtime/config.toml keep the toolkit from it",
+        "look at the named file. SELinux or AppArmor, a file system without mknod or setuid, or the user in "
+        "/etc/nvidia-container-runtime/config.toml may deny access",
     ),
     (
         r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
-        "it finds no NVIDIA driver where this Docker runs",
-        "nvidia-smi on the host has to work, else install the driver; where it works, docker context use default: the "
-        "Docker of Desktop or of snap does not see it",
+        "the toolkit finds no NVIDIA driver where this Docker runs",
+        "run nvidia-smi on the host. If it fails, install the driver. If it works, docker context use default, because "
+        "the Docker of Desktop or of snap does not see the driver",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",
         "a file of the driver is missing",
-        "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
-        "generate --output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
+        "sudo nvidia-modprobe -u -c 0 creates the device nodes. After a driver update, sudo nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
     ),
 )
 
@@ -656,7 +659,7 @@ _READINGS: tuple[Reading, ...] = (
         "build.header",
         (r"No module named \W?(?P<name>[\w.]+)", r"fatal error: \W?(?P<name>[\w./+-]+\.h\w*)"),
         "{name} is not found",
-        lambda found: next((then for name, then in _BRINGS.items() if re.match(name, found["name"])), ""),
+        lambda numbers: next((then for name, then in _BRINGS.items() if re.match(name, numbers["name"])), ""),
         in_line=True,
     ),
     Reading(
@@ -700,7 +703,7 @@ _READINGS: tuple[Reading, ...] = (
     Reading(
         "cuinit.too_old",
         r"\(found version (?P<driver_cuda>\d{4,5})\)",
-        "the driver supports CUDA up to {driver_cuda}, torch's CUDA is newer",
+        "the driver supports CUDA up to {driver_cuda}, but torch's CUDA is newer",
         _driver_then,
         in_line=True,
     ),
@@ -710,9 +713,9 @@ _READINGS: tuple[Reading, ...] = (
             r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
             r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
         ),
-        "libraries of driver {library}, kernel module of {module}",
+        "the libraries are of driver {library}, the kernel module of {module}",
         # A restart does not help where the two are packages of one driver.
-        lambda found: ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else "",
+        lambda numbers: ONE_VERSION if are_mixed_packages(numbers["library"], numbers["module"]) else "",
     ),
     Reading(
         "import.torch_too_old",
@@ -731,22 +734,22 @@ _READINGS: tuple[Reading, ...] = (
             r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
             r"(?P<torch_cuda>[\d.]+\d)",
         ),
-        "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+        "nvcc has CUDA {toolkit}, torch has CUDA {torch_cuda}",
         _toolkit_then,
     ),
     *(Reading("nvcc.arch", rf"architecture \W?compute_(?:{numbers})\b", "", then) for numbers, then in _TOOLKITS),
     Reading(
         "nvcc.host_compiler",
         r"gcc versions later than (?P<newest_gcc>\d+)",
-        "this nvcc takes gcc up to {newest_gcc}",
+        "this nvcc accepts gcc up to {newest_gcc}",
         "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
         "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (conda install -c conda-forge gxx={newest_gcc})",
     ),
     Reading(
         "nvcc.host_compiler",
         r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
-        "this nvcc takes only a gcc before {refused_gcc}",
-        "a newer CUDA toolkit: this one supports no current compiler",
+        "this nvcc accepts only gcc before {refused_gcc}",
+        "install a newer CUDA toolkit, because this one supports no current compiler",
     ),
     Reading(
         "cudnn.version",
@@ -756,7 +759,7 @@ _READINGS: tuple[Reading, ...] = (
             r"Minimum supported: (?P<wanted_cudnn>\d+).{0,40}Installed version: (?P<found_cudnn>\d+)",
             r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
         ),
-        "cuDNN {found} was loaded, the program wants {wanted}",
+        "cuDNN {found} was loaded, but the program needs {wanted}",
     ),
     Reading(
         ("cuda.capability", "architecture."),
@@ -783,7 +786,8 @@ _READINGS: tuple[Reading, ...] = (
         "nccl.infiniband",
         r"async event ?: (?P<event>[\w ]+)",
         "the adapter reports: {event}",
-        "ibstat, and dmesg | grep -i mlx5: a port error is the cable, switch or adapter, a fatal event its firmware",
+        "check ibstat, and dmesg | grep -i mlx5. A port error points to the cable, switch or adapter, a fatal event to "
+        "its firmware",
     ),
     Reading(
         "nccl.duplicate",

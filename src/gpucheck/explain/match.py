@@ -24,10 +24,10 @@ from gpucheck.explain.facts import Facts
 from gpucheck.explain.facts import read as read_facts
 
 QUOTES = "'\"`´‘’“”"
-# The most characters that a `.*` may match. The text has no line ends, so it would otherwise match across all of it.
+# The most characters that a `.*` may match. The text has no line ends, so without a limit it would match all of it.
 _MOST = 200
 _NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
-# A part of a pattern (an escape, a class, the start of a group, or one character) and its quantifier.
+# Matches a part of a pattern (an escape, a class, the start of a group, or one character) and its quantifier.
 _PART = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|:|P<\w+>))?|.)((?:[*+?]|\{\d+(?:,\d*)?\})\??)?", re.DOTALL
 )
@@ -50,7 +50,7 @@ class Pattern:
 
 @functools.cache
 def compiled(source: str, by_word: bool | None = None) -> Pattern:
-    """Return the compiled pattern of `source`, which decides by default whether it is by word."""
+    """Return the compiled pattern. If `by_word` is None, the form of `source` decides."""
     by_word = _is_by_word(source) if by_word is None else by_word
     parts = list(_tokens(source, by_word=by_word))
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
@@ -60,14 +60,14 @@ def compiled(source: str, by_word: bool | None = None) -> Pattern:
 
 @functools.cache
 def alternatives(source: str) -> tuple[Pattern, ...]:
-    """Return the alternatives of a pattern, each compiled, because each may need a string that the whole does not."""
+    """Return the compiled alternatives of a pattern. Each may need a string that the whole pattern does not need."""
     branches, depth = [""], 0
-    for token, often in _PART.findall(source):
+    for token, quantifier in _PART.findall(source):
         depth += token.startswith("(") - (token == ")")
         if token == "|" and depth == 0:
             branches.append("")
         else:
-            branches[-1] += token + often
+            branches[-1] += token + quantifier
     return tuple(compiled(branch, _is_by_word(source)) for branch in branches)
 
 
@@ -78,15 +78,15 @@ def _is_by_word(source: str) -> bool:
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
     """Return the parts of a pattern, each with its quantifier, without spaces and quotes."""
     found: list[tuple[str, str]] = []
-    for token, often in _PART.findall(source):
+    for token, quantifier in _PART.findall(source):
         if token in (" ", r"\ ", r"\s") or token.removeprefix("\\") in QUOTES:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
-        if often.startswith(("*", "+")):  # the same minimum, with a limit
-            often = f"{{{int(often[0] == '+')},{_MOST}}}?"
+        if quantifier.startswith(("*", "+")):  # the same minimum, with a limit
+            quantifier = f"{{{int(quantifier[0] == '+')},{_MOST}}}?"
         # An escape such as \S, or the start of a group, has another meaning in lower case.
-        found.append((token if token.startswith(("\\", "(")) else token.lower(), often))
+        found.append((token if token.startswith(("\\", "(")) else token.lower(), quantifier))
     return found
 
 
@@ -187,7 +187,7 @@ _FRAME = re.compile(
 )
 # Text that somebody typed at a prompt. It may name an error that did not happen.
 _PROMPT = re.compile(
-    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
+    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. (?![A-Z]\w*Error:)|In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
     r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"
@@ -303,7 +303,9 @@ def _bare(line: str) -> tuple[str, bool, str]:
         return "", False, ""
     line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
     if _PROMPT.match(line):
-        return line, True, ""
+        # People write a program's answer behind an arrow.
+        answer = re.split(r"\s(?:->|→|=>)\s", line)[1:]
+        return (answer[-1].strip(), False, "") if answer else (line, True, "")
     quiet, prefix = False, ""
     for _ in range(8):  # no line has more prefixes
         found = _PREFIX.match(line)
@@ -385,7 +387,7 @@ _OURS = re.compile(
     r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
     r"vram|fooocus|invokeai|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|"
     r"geforce|radeon)\b|\bisaac\w*|\btensorrt|"
-    r"\b\d0[5-9]0 ?ti\b|"
+    r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|\blnksta\b|\.(pth|gguf)\b|nnunet|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.
@@ -407,7 +409,8 @@ _HARMLESS = re.compile(
 )
 # Words before an error that a sentence only mentions: the sentence denies it, warns of it or asks about it.
 _DENIED = re.compile(
-    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|\b(is|was|are|were|do|"
+    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|\b(no|without)( \w+,)+$|"
+    r"\b(is|was|are|were|do|"
     r"does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|"
     r"in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( "
     r"also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
@@ -456,15 +459,15 @@ _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 class Match:
     """A known text that was found: its line, and the conditions of doctor that it points to.
 
-    `said` has the line and the lines after it, `around` also the lines before. `doubt` is evidence in the paste against
-    the text. `is_advised` means that the step follows from the facts that the paste states.
+    `excerpt` has the line and the lines after it, `context` also the lines before. `doubt` is evidence in the paste
+    against the text. `is_advised` means that the step follows from the facts that the paste states.
     """
 
     text: Condition
     line: int
     conditions: tuple[str, ...]
-    said: str = ""
-    around: str = ""
+    excerpt: str = ""
+    context: str = ""
     doubt: str = ""
     facts: Facts = field(default_factory=Facts)
     is_advised: bool = False
@@ -485,14 +488,14 @@ class _Place:
     line: Line
 
     def within(self, other: _Place) -> bool:
-        """Return whether `other` is a longer match that covers this one, says as much and is not its consequence."""
+        """Return whether `other` is a longer match that covers this one, is as specific and is not its consequence."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
-        brought_about = self.text.id.startswith(other.text.follows)
+        is_consequence = self.text.id.startswith(other.text.follows)
         # A pattern's gap may reach from a line of source to the printed text below, whose match is kept.
         is_printed = self.text.id == other.text.id and self.line.kind != "frame" and other.line.kind == "frame"
-        says_as_much = self.text.symptom or not other.text.symptom
-        return covered and longer and not brought_about and not is_printed and says_as_much
+        is_as_specific = self.text.symptom or not other.text.symptom
+        return covered and longer and not is_consequence and not is_printed and is_as_specific
 
     def adds_nothing(self, other: _Place) -> bool:
         """Return whether this is a consequence of an overlapping match, or a symptom on a line that names a cause."""
@@ -500,6 +503,7 @@ class _Place:
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
     def holds(self, other: _Place) -> bool:
+        """Return whether this match covers another one of the same text."""
         return self.text.id == other.text.id and self.start <= other.start and other.end <= self.end
 
     def touches(self, other: _Place) -> bool:
@@ -524,25 +528,27 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     """Return the known texts in `pasted`, the root cause first, each once.
 
     `conditions` are those of `gpucheck doctor`. A text points to the conditions that match at its place. A symptom
-    comes after its cause. Among tracebacks the last group comes first, and within a chained group the exception that
-    was raised first. Among other lines the earliest comes first.
+    comes after its cause. Among tracebacks the last group comes first. Within a chained group the exception that was
+    raised first comes first. Among other lines the earliest comes first.
     """
     normal = normalise(pasted)
     named = _reported(normal, texts)
     # A text points to a condition at its place. A condition elsewhere counts only if the paste is about GPUs.
-    pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
+    pointed = [place for place in _places(normal, conditions, is_about_gpus=True) if place.line.kind != "quiet"]
     pointed = [place for place in pointed if not _is_only_named(normal, place)]
-    ours = _OURS.search(normal.spaced) is not None
+    is_about_gpus = _OURS.search(normal.spaced) is not None
     named, pointed = _wrapping(named, normal), _wrapping(pointed, normal)
-    if not named and not (pointed and ours):
+    if not named and not (pointed and is_about_gpus):
         weak = [
             replace(text, patterns=(), names=(), common=text.weak, beside="", certainty="hint")
             for text in texts
             if text.weak
         ]
         named = _reported(normal, weak)
-    mine, theirs = _Near(named), _Near(pointed)
-    found = named + [place for place in pointed if ours and not any(place.touches(other) for other in mine.to(place))]
+    near_texts, near_conditions = _Near(named), _Near(pointed)
+    found = named + [
+        place for place in pointed if is_about_gpus and not any(place.touches(other) for other in near_texts.to(place))
+    ]
     unknown, is_all = _unknown_errors(normal, found)
     if is_all:
         found = [place for place in found if place.line.kind != "frame" and not _GOES_ON.search(place.line.text)]
@@ -574,7 +580,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     }
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
-        beside = [other.text.id for other in theirs.to(place) if other.touches(place)]
+        beside = [other.text.id for other in near_conditions.to(place) if other.touches(place)]
         match = matches.get(place.text.id)
         if match is None:
             text, is_advised = advise(place.text, facts)
@@ -767,7 +773,7 @@ _BLAME = {f"xid.{row.number}": row.blame for row in xid.CATALOGUE}
 
 
 def _is_less_grave(place: _Place, found: Mapping[str, Line]) -> bool:
-    """Return whether the place's Xid is a program's mistake, while another GPU's Xid shows a hardware fault."""
+    """Return whether the place's Xid is a program's mistake and another GPU's Xid shows a hardware fault."""
     return _BLAME.get(place.text.id) == "program" and any(
         _BLAME.get(name) == "device" and not _of_one_event(line, place.line) for name, line in found.items()
     )
@@ -789,14 +795,14 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
 
 
-def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -> Iterator[_Place]:
+def _places(normal: Normal, texts: Sequence[Condition], *, is_about_gpus: bool = False) -> Iterator[_Place]:
     tried: dict[Pattern, _Spans] = {}
     solid, spaced = normal.solid, normal.spaced
-    ours = ours or _OURS.search(normal.spaced) is not None
+    is_about_gpus = is_about_gpus or _OURS.search(normal.spaced) is not None
     for text in texts:
         if text.unless and _holds(normal, text.unless):
             continue
-        known = _holds(normal, text.beside) if text.beside else ours
+        known = _holds(normal, text.beside) if text.beside else is_about_gpus
         sources = (*text.patterns, *text.names, *(text.common if known else ()))
         for pattern in (pattern for source in sources for pattern in alternatives(source)):
             if pattern.needs not in (spaced if pattern.by_word else solid):

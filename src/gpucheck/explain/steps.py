@@ -43,7 +43,7 @@ def install_torch(facts: Facts) -> str:
     # torchvision and torchaudio must match the new torch and its CUDA.
     wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
     # pip does not reach the torch inside a packed program.
-    packed = "a newer release of the program, else its sources in a virtual environment: " * ("frozen" in facts.names)
+    packed = "update the program, or use its sources in a virtual environment: " * ("frozen" in facts.names)
     return f"{packed}pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
@@ -60,38 +60,40 @@ def install_torchvision(facts: Facts) -> str:
     if old := re.fullmatch(r"1\.(\d+)\.(\d+)", facts.torch):
         build = facts.build or "cuXYZ"
         tags = fixes.BUILDS_OF_TORCH_1.get((1, int(old[1])), ()) if build == "cuXYZ" else ()
-        among = f"; cuXYZ is torch's own CUDA, torch.version.cuda: one of {', '.join(tags)}" * bool(tags)
+        among = f". cuXYZ is torch.version.cuda: one of {', '.join(tags)}" * bool(tags)
         return (
             f"pip install --force-reinstall --no-deps torchvision=={fixes.torchvision_of(facts.torch)}+{build} -f "
-            f"{fixes.INDEX}/torch_stable.html, which belongs to torch {facts.torch}{among}"
+            f"{fixes.INDEX}/torch_stable.html, which fits torch {facts.torch}{among}"
         )
     match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
     if match is None:
         return (
             "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
-            "2.N.P (0.19.1 for 2.4.1, but 0.15.2 for 2.0.1; torchaudio has torch's own number) --index-url "
+            "2.N.P (0.19.1 for 2.4.1, but 0.15.2 for 2.0.1; torchaudio has torch's number) --index-url "
             f"{fixes.INDEX}/TAG, where TAG is what torch.__version__ shows after the + (cpu, cu128)"
         )
     # torchaudio ends at 2.11; that of torch 2.0 is one ahead.
     audio = f"2.0.{int(match[2]) + 1}" if match[1] == "0" else facts.torch
     beside = f" torchaudio=={audio}" * (int(match[1]) < 12 and facts.holds(r"\btorchaudio\b"))
-    index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
+    index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows after the +)"
     return (
         f"pip install --force-reinstall --no-deps torchvision=={fixes.torchvision_of(facts.torch)}{beside} --index-url "
-        f"{fixes.INDEX}/{index}: the release that belongs to torch {facts.torch}, from the same index"
+        f"{fixes.INDEX}/{index} installs the release that fits torch {facts.torch}, from the same index"
     )
 
 
 def rebuild(facts: Facts) -> str:
     name = facts.extension or "the extension in the traceback"
     if "ui" in facts.names:
-        return f"a wheel of {name} for this GPU, torch, CUDA and Python (its release page names them), or do without it"
+        return (
+            f"install a wheel of {name} for this GPU, torch, CUDA and Python (see its release page), or do without it"
+        )
     arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     arch = f'"{arch}"' if ";" in arch else arch
     variable = "set" if "windows" in facts.platforms else "export"
     return (
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
-        "--no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES; or a release of it that names this GPU"
+        "--no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES; or use a release that names this GPU"
         + f"; or {BACKEND}"
         * ("server" in facts.names)
     )
@@ -110,10 +112,12 @@ def find_version(facts: Facts) -> str:
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
     if facts.listed[-1:] == ((2, 2),) and "mac" in facts.platforms:
-        return "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel's CPUs"
+        return "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel CPUs"
     on_index = facts.holds(r"looking in \w+: \S*/whl/[\s\S]*from versions: \d[^)+]*\)")
     if facts.wanted.startswith("cu") and (on_index or "mac" in facts.platforms):
-        return f"pip install torch=={facts.asked} without +{facts.wanted}: a Mac has no CUDA, and no build with it"
+        return (
+            f"pip install torch=={facts.asked} without +{facts.wanted}, because a Mac has no CUDA and no build with it"
+        )
     listed = facts.listed if not python else ()
     is_new = bool((python and high and python > high) or (listed and release < listed[0]))
     is_old = bool((python and low and python < low) or (listed and release > listed[1]))
@@ -122,8 +126,8 @@ def find_version(facts: Facts) -> str:
         step = f"{index}: torch {facts.asked} has no +{facts.wanted}, only {', '.join(builds)}"
     elif is_new or is_old:
         return (
-            f"{'an older' if is_new else 'a newer'} Python (torch {facts.asked} has wheels for {range_}), or "
-            f"{'a newer' if is_new else 'an older'} torch: pip index versions torch shows what this Python has"
+            f"use {'an older' if is_new else 'a newer'} Python (torch {facts.asked} has wheels for {range_}), or "
+            f"{'a newer' if is_new else 'an older'} torch: pip index versions torch shows those for this Python"
         )
     elif facts.wanted and not is_index:
         step = f"add --index-url {fixes.INDEX}/{facts.wanted} to the command: PyPI has no +{facts.wanted}"
@@ -149,18 +153,18 @@ def more_ranks(facts: Facts) -> int:
 def install_for_amd(facts: Facts) -> str:
     if "rocm" in facts.platforms and "windows" not in facts.platforms:
         return (
-            f"pip uninstall {facts.extension or 'the package that asks for it'}, which was built for CUDA; use its "
+            f"pip uninstall {facts.extension or 'the package that needs it'}, which was built for CUDA. Use its "
             "release for ROCm: vLLM the image rocm/vllm (SGLang the image lmsysorg/sglang, a tag with rocm, or its "
-            "sources by pip install -e 'python[all_hip]'); PYTHONNOUSERSITE=1 where it lies in ~/.local"
+            "sources by pip install -e 'python[all_hip]'). If it is in ~/.local, set PYTHONNOUSERSITE=1"
         )
     if "windows" in facts.platforms:
         return (
-            "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; for "
-            "other packages their release for ROCm or DirectML (those of CUDA code alone need an NVIDIA GPU)"
+            "use AMD's own torch for Windows if its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL. For "
+            "other packages use their release for ROCm or DirectML (packages with only CUDA code need an NVIDIA GPU)"
         )
     return (
         "pip uninstall torch torchvision torchaudio, then install them from PyTorch's index for ROCm (the selector on "
-        f"pytorch.org names it: {fixes.INDEX}/rocmX.Y); for {facts.extension or 'other packages'} the release for ROCm"
+        f"pytorch.org names it: {fixes.INDEX}/rocmX.Y), and {facts.extension or 'other packages'} for ROCm"
     )
 
 
@@ -172,11 +176,11 @@ def of_server(name: str, then: str, facts: Facts) -> str:
     if not installs or not facts.names & {"vllm", "sglang"}:
         return then
     if "rocm" in facts.platforms or facts.vendor == "amd":
-        return "its image for ROCm: vLLM rocm/vllm (SGLang lmsysorg/sglang, a tag with rocm)"
+        return "use its image for ROCm: vLLM rocm/vllm (SGLang lmsysorg/sglang, a tag with rocm)"
     return (
-        "in a new environment vLLM uv pip install -U vllm --torch-backend=auto (SGLang uv pip install -U sglang): it "
-        "brings the only torch it supports; before driver 580 vLLM the +cu129 wheel of its releases page (SGLang the "
-        "image lmsysorg/sglang, a tag with cu12)"
+        "in a new environment run vLLM uv pip install -U vllm --torch-backend=auto (SGLang uv pip install -U sglang), "
+        "which brings the only torch it supports. Before driver 580 use vLLM the +cu129 wheel of its releases page "
+        "(SGLang the image lmsysorg/sglang, a tag with cu12)"
     )
 
 
@@ -240,7 +244,7 @@ def untried(then: str, facts: Facts) -> str:
         )
     ]
     whole = " ".join(kept).rstrip("; ")
-    shorter = re.sub(r"^(?:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
+    shorter = re.sub(r"^(?i:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
     return whole if len(whole) == len(then) else shorter
 
 
@@ -248,102 +252,102 @@ def untried(then: str, facts: Facts) -> str:
 _PROGRAMS: tuple[tuple[str, str], ...] = (
     (
         r"\bverl[/\\.]|ppo_\w*micro_batch|easyr1|openrlhf|skyrl",
-        "a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: "
+        "use a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: "
         "--micro_train_batch_size, --micro_rollout_batch_size), a smaller rollout.gpu_memory_utilization (0.4), "
         "fsdp_config.param_offload=True and optimizer_offload=True, or shorter prompts and responses",
     ),
     (
         r"comfyui|comfy[/\\]|ksampler",
-        "a smaller image, fewer frames, VAE Decode (Tiled) with a small tile_size, a GGUF or fp8 model, or --lowvram",
+        "use a smaller image, fewer frames, VAE Decode (Tiled) with small tile_size, a GGUF or fp8 model, or --lowvram",
     ),
     (
         r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
-        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit",
+        "use train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit",
     ),
     (
         r"webui|--(?:med|low)vram|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
-        "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
+        "use a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
         "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
     ),
     (
         r"\.to\((?:device=)?cuda\)[\s\S]{0,600}enable_(?:model|sequential)_cpu_offload\(",
-        'take .to("cuda") away from the pipeline: it puts every part on the GPU, and enable_model_cpu_offload() then '
-        "comes too late; if that is not enough, enable_sequential_cpu_offload() in its place, which is slower",
+        'remove .to("cuda") from the pipeline: it puts every part on the GPU, and enable_model_cpu_offload() then '
+        "comes too late. If that is not enough, use the slower enable_sequential_cpu_offload() instead",
     ),
     (
         r"enable_model_cpu_offload\(",
-        "pipe.enable_sequential_cpu_offload() in place of enable_model_cpu_offload() (slower), or transformer and text "
-        "encoder in 4 bits (BitsAndBytesConfig of diffusers and transformers), with pipe.vae.enable_tiling()",
+        "use pipe.enable_sequential_cpu_offload() instead of enable_model_cpu_offload() (slower), or transformer and "
+        "text encoder in 4 bits (BitsAndBytesConfig of diffusers and transformers), with pipe.vae.enable_tiling()",
     ),
     (
         r"ultralytics|yolov\d",
-        "a smaller batch (batch=-1 chooses one; YOLOv5 --batch-size -1), a smaller imgsz, or a smaller model (n or s)",
+        "use a smaller batch (batch=-1 chooses one; YOLOv5 --batch-size -1), smaller imgsz, or smaller model (n or s)",
     ),
     (
         r"gaussian[-_ ]?splat|rasterize_gaussians|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
-        "smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
+        "use smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
     ),
-    (r"invokeai", "a smaller image, a quantised model and T5, and enable_partial_loading: true in invokeai.yaml"),
-    (r"dlib|face_recognition", 'smaller images (1600 pixels at most), number_of_times_to_upsample=0, or model="hog"'),
-    (r"whisper", "a smaller or quantised model (turbo, medium; faster-whisper: compute_type int8), and batch_size 1"),
+    (r"invokeai", "use a smaller image, a quantised model and T5, and enable_partial_loading: true in invokeai.yaml"),
+    (r"dlib|face_recognition", 'use smaller images (to 1600 pixels), number_of_times_to_upsample=0, or model="hog"'),
+    (r"whisper", "use a smaller or quantised model (turbo, medium; faster-whisper: compute_type int8), batch_size 1"),
 )
 
 
 _FRAMES: tuple[tuple[str, str], ...] = (
-    (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), and load_state_dict from there'),
-    (r"nnunet", "a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); to predict --not_on_device"),
-    (r"mmcv|mmdet|mmengine|detectron2", "a smaller batch (samples_per_gpu, IMS_PER_BATCH) or image scale, with AMP"),
+    (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), then load_state_dict'),
+    (r"nnunet", "make a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); predict --not_on_device"),
+    (r"mmcv|mmdet|mmengine|detectron2", "use smaller batches (samples_per_gpu, IMS_PER_BATCH) or images, with AMP"),
     (
         r"torch[/\\]optim[/\\]\w+\.py[^\n]*\n(?:[^\n]*\n){0,5}[^\n]*out ?of ?memory",
-        'an optimizer with smaller states (optim="adamw_8bit" of a Trainer, bitsandbytes), LoRA, or the states spread '
-        "over more GPUs (FSDP, ZeRO): AdamW's take 8 bytes for each parameter, and a smaller batch hardly helps",
+        'use an optimizer with smaller states (optim="adamw_8bit" of a Trainer, bitsandbytes), LoRA, or states spread '
+        "over more GPUs (FSDP, ZeRO): AdamW's take 8 bytes per parameter, and a smaller batch hardly helps",
     ),
     (
         r"deepspeed\.initialize|optimizer states? init|deepspeed[/\\]runtime[/\\]zero[/\\][^\n]*in (?:__init__|"
         "initialize_optimizer_states)",
-        '"stage": 3 with offload_optimizer and offload_param on "cpu" in DeepSpeed\'s configuration, or more GPUs: '
-        "parameters and states do not fit, and a smaller batch does not help",
+        'set "stage": 3 with offload_optimizer and offload_param on "cpu" in DeepSpeed\'s configuration, or use more '
+        "GPUs: parameters and states do not fit, and a smaller batch does not help",
     ),
     (
         r"in (?:evaluation_loop|prediction_step|nested_concat)\b",
-        "per_device_eval_batch_size=1, eval_accumulation_steps=1, and preprocess_logits_for_metrics keeping the argmax",
+        "set per_device_eval_batch_size=1, eval_accumulation_steps=1, preprocess_logits_for_metrics to keep the argmax",
     ),
     (
         r"transformers[/\\](?:trainer\.py|loss)|trl[/\\]trainer|llama-?factory|axolotl|per_device_train_batch_size",
-        "per_device_train_batch_size=1 with more gradient_accumulation_steps, gradient_checkpointing=True, shorter "
+        "set per_device_train_batch_size=1, more gradient_accumulation_steps, gradient_checkpointing=True, shorter "
         "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
     ),
     (
         r"by allocator gpu_\d_bfc|resourceexhaustederror",
-        "a smaller batch or input, tf.keras.mixed_precision's mixed_float16; set_memory_growth where others use it",
+        "use a smaller batch or input, tf.keras.mixed_precision's mixed_float16, or set_memory_growth on a shared GPU",
     ),
     (
         r"diffusers\b|\bflux\b|\bimage\W{1,3}\d{3,4} ?x ?\d{3,4}",
-        'pipe.enable_model_cpu_offload(), not pipe.to("cuda"), pipe.vae.enable_tiling(), fewer or smaller images',
+        'call pipe.enable_model_cpu_offload(), not pipe.to("cuda"), pipe.vae.enable_tiling(), with smaller images',
     ),
     (
         r"generation[/\\]utils\.py|\.generate\(",
-        "a shorter prompt, fewer sequences and new tokens at once, under torch.inference_mode(); weights in bfloat16 "
+        "use a shorter prompt, fewer sequences and new tokens at once, torch.inference_mode(), weights in bfloat16 "
         'or in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), or device_map="auto" over more GPUs',
     ),
     (
         r"pytorch_lightning|lightning[/\\](?:pytorch|fabric)",
-        'a smaller batch_size with Trainer(accumulate_grad_batches=N, precision="bf16-mixed"), or smaller inputs',
+        'use a smaller batch_size with Trainer(accumulate_grad_batches=N, precision="bf16-mixed"), or smaller inputs',
     ),
     (
         r"torch[/\\]utils[/\\]checkpoint\.py",
-        "a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16, or "
+        "use a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16 or "
         "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
     ),
     (
         r"评估|(?:evaluation|validation|inference) (?:step|stage|phase)|(?:during|in|after) (?:the )?(?:eval|infer)|"
         r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b|(?:infer|demo|predict|gener)\w*\.(?:py|sh)\b",
-        "torch.inference_mode() around the evaluation, a smaller batch, image or clip there (fewer frames, points or "
-        "objects at once), half precision, and results moved by .cpu() as they come",
+        "use torch.inference_mode() around the evaluation, a smaller batch, image or clip there (fewer frames, points "
+        "or objects at once), half precision, and .cpu() for each result",
     ),
     (
         r"\.backward\(|loss\.backward",
-        "a smaller batch with gradient accumulation, smaller inputs, bfloat16 autocast, or torch.utils.checkpoint",
+        "use a smaller batch with gradient accumulation, smaller inputs, bfloat16 autocast, or torch.utils.checkpoint",
     ),
 )
 
@@ -375,73 +379,73 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "directml",
         _CUDA_IS_NOT_THERE,
-        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML "
+        "use device = torch_directml.device() in the code, because DirectML has no CUDA, or the program's option "
         "(stable-diffusion-webui --use-directml, ComfyUI --directml), with torch-directml in the program's venv",
     ),
     (
         "mac",
         _CUDA_IS_NOT_THERE,
-        'a Mac has no CUDA: use device "mps" where torch.backends.mps.is_available(), else "cpu" (in the code, or the '
-        'program\'s option for its device; Lightning: accelerator="mps")',
+        'use device "mps" if torch.backends.mps.is_available(), else "cpu", because a Mac has no CUDA (in the code, or '
+        'the program\'s option for its device; Lightning: accelerator="mps")',
     ),
     (
         "mac",
         ("attention.", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.", "import.extension", "package.cpu"),
-        'this package has no code for a Mac\'s GPU: do without it (attention: "sdpa"), or use its MPS or MLX version',
+        'use its MPS or MLX version, or do without it (attention: "sdpa"): this package has no code for a Mac\'s GPU',
     ),
     ("wsl", _AS_ON_LINUX, ""),
     (
         "wsl",
         ("compile.libcuda",),
-        "export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH (where WSL has libcuda.so), the same in LD_LIBRARY_PATH",
+        "export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH (WSL's folder of libcuda.so), and LD_LIBRARY_PATH likewise",
     ),
     (
         "wsl",
         ("import.libcuda",),
-        "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH (Windows's driver puts libcuda.so there); where "
+        "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH (Windows's driver puts libcuda.so there). If "
         "nvidia-smi fails in WSL too, update NVIDIA's driver in Windows, then wsl --update and wsl --shutdown",
     ),
     (
         "wsl",
         _DRIVER,
-        "update NVIDIA's driver in Windows where nvidia-smi fails inside WSL, then wsl --update and wsl --shutdown "
-        "(wsl -l -v has to show version 2: WSL 1 has no GPU); where it works, remove NVIDIA's Linux driver inside WSL "
-        "(dpkg -l | grep -e nvidia-driver -e libnvidia-compute), and export LD_LIBRARY_PATH=/usr/lib/wsl/lib",
+        "run nvidia-smi inside WSL. If it fails, update NVIDIA's driver in Windows, then wsl --update and wsl "
+        "--shutdown (wsl -l -v must show version 2: WSL 1 has no GPU). If it works, remove NVIDIA's Linux driver in "
+        "WSL (dpkg -l | grep -e nvidia-driver -e libnvidia-compute), and export LD_LIBRARY_PATH=/usr/lib/wsl/lib",
     ),
     (
         "wsl",
         ("oom.killed", "oom.host", "loader.killed", "process.killed"),
-        "a larger memory= in %UserProfile%\\.wslconfig (without it WSL has half of the RAM), then wsl --shutdown; "
-        "fewer DataLoader workers; sudo dmesg | grep -i -e oom -e killed inside WSL shows whether it was memory",
+        "raise memory= in %UserProfile%\\.wslconfig (the default is half of the RAM), then wsl --shutdown; use fewer "
+        "DataLoader workers; sudo dmesg | grep -i -e oom -e killed inside WSL shows whether memory was full",
     ),
     (
         "windows",
         ("nvml.lost", "nvml.hardware", "nvml.reset"),
-        "restart Windows; if it returns, reseat the GPU and its power cables and watch its temperature. The Event "
-        "Viewer (System, source nvlddmkm) shows when it happens",
+        "restart Windows. If the error returns, reseat the GPU and its power cables and watch its temperature. The "
+        "Event Viewer (System, source nvlddmkm) shows when it happens",
     ),
     ("windows", ("cuda.held",), "end the program's processes in Task Manager (Details); else restart Windows"),
     (
         "windows",
         ("oom.host", "shm."),
-        "a larger paging file (System, Advanced, Performance, Virtual memory), or fewer workers, which reserve it",
+        "use a larger paging file (System, Advanced, Performance, Virtual memory), or fewer workers, which reserve it",
     ),
     (
         "windows",
         ("import.library", "import.nvjitlink"),
-        "`where NAME.dll` tells whether PATH has it: else put its folder on PATH (of pip's cuDNN: site-packages\\nvidia"
+        "`where NAME.dll` tells whether PATH has it. If not, put its folder on PATH (pip's cuDNN: site-packages\\nvidia"
         "\\cudnn\\bin; NVIDIA's installer: CUDNN\\v9.N\\bin\\12.N), or install the version in the name",
     ),
     (
         "windows",
         ("attention.package",),
-        'attn_implementation="sdpa" does without it; else a wheel for Windows whose name has your torch, CUDA and '
-        "Python (flash-attn's own releases have none), or the program inside WSL",
+        'set attn_implementation="sdpa", which does not need it; else install a wheel for Windows for your torch, CUDA '
+        "and Python (flash-attn's own releases have none), or run the program inside WSL",
     ),
     (
         "windows",
         ("compile.launcher", "compile.python_h"),
-        "python.org's installer brings the headers; into an embedded Python copy include and libs of the same version",
+        "use python.org's installer, which brings the headers. For an embedded Python, copy include and libs into it",
     ),
     (
         "windows",
@@ -453,7 +457,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         _DRIVER,
-        "install NVIDIA's newest driver for Windows and restart; a yellow sign in the Device Manager names the cause",
+        "install NVIDIA's newest driver for Windows and restart. A yellow sign in the Device Manager names the cause",
     ),
     ("rocm", ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert"), SERIALIZE),
 )
@@ -473,7 +477,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("crio", r"\bcontainerd\b", "crio"),
     ("cluster", r"\bupdate the driver\b", "ask the administrators for a newer driver"),
     ("old_torch", r"=expandable_segments:True", "=max_split_size_mb:128"),
-    ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |; a program on torch needs both built.*", ""),
+    ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |\. A program on torch also needs.*", ""),
     ("linux", r" \(Windows: [^)]*\)", ""),
     (
         "native",
@@ -507,9 +511,12 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"\bsudo (?=nvidia-smi)", ""),
     ("windows", r"apt-get install ffmpeg, conda", 'the "full-shared" build with its bin folder on PATH, or conda'),
     ("mac", r"apt-get install ffmpeg, conda", "brew install ffmpeg, or conda"),
-    ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
-    ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
-    ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),
+    (
+        "windows",
+        r"unset LD_LIBRARY_PATH if echo \$LD_LIBRARY_PATH prints a folder",
+        "take other CUDA folders out of PATH",
+    ),
+    ("windows", r"in \$LD_LIBRARY_PATH", "on PATH"),
     ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
     ("mac", r"(?:; then LoRA or QLoRA, or|, or) [^;:]*?\bmore GPUs(?: \([^)]*\))?", ""),
     ("mac", r"free -h( and top)?|nvidia-smi(?! -)", "Activity Monitor"),
@@ -533,10 +540,10 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
     ("program", r"((?:compute-sanitizer|CUDA_LAUNCH_BLOCKING=1|AMD_SERIALIZE_KERNEL=3)) python …", r"\1 PROGRAM …"),
     # xFormers was the only attention for older GPUs before torch had its own.
-    ("vllm", r"pip uninstall xformers: [^;]*; (?:else )?", "--dtype float16 on a GPU before Ampere (V100, T4); else "),
+    ("vllm", r"pip uninstall xformers, [^;]*; else ", "use --dtype float16 on a GPU before Ampere (V100, T4); else "),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
-    ("running", r"a wheel of the package in place of a build; else the", "install the"),
+    ("running", r"install a wheel of the package instead of building it; else install", "install"),
     ("podman", r"\. docker wants [^;]*", ""),
     ("accelerate", r"--nproc-per-node", "accelerate launch --num_processes"),
     ("accelerate", r"torchrun --standalone, or another --master-port", "another --main_process_port (0 chooses one)"),
@@ -550,13 +557,13 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "inductor",
-        r"^CUDA_LAUNCH_BLOCKING=1 python …:",
-        r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
+        r"^CUDA_LAUNCH_BLOCKING=1 python …",
+        r"set TORCHDYNAMO_DISABLE=1. If the error goes away, torch.compile fails: use a newer torch; else \g<0>",
     ),
     *((here, r"MUJOCO_GL=egl.*", "MUJOCO_GL=glfw, and update the graphics driver") for here in ("windows", "mac")),
     ("mac", r"sudo nvidia-smi -pl .*", "try another power supply and cable, then Apple's diagnostics"),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
-    ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
+    ("nccl_info", r"set NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),
     ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
     # A model server has options instead of a batch size and of code to change.
@@ -564,10 +571,10 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         (server, r"; gpucheck find-batch-size[^;]*|print the shapes before the product; ", "")
         for server in ("server", "vllm", "llama")
     ),
-    ("sglang", r"use a smaller batch[^;]*", "a smaller --mem-fraction-static, or fewer --max-running-requests"),
-    ("vllm", r"use a smaller batch[^;]*", "a smaller --gpu-memory-utilization, --max-model-len or --max-num-seqs"),
-    ("llama", r"use a smaller batch[^;]*", "a shorter context (-c N; Ollama num_ctx)"),
-    ("server", r"use a smaller batch[^;]*", "a shorter context, or fewer requests at once"),
+    ("sglang", r"use a smaller batch[^;]*", "use a smaller --mem-fraction-static, or fewer --max-running-requests"),
+    ("vllm", r"use a smaller batch[^;]*", "use a smaller --gpu-memory-utilization, --max-model-len or --max-num-seqs"),
+    ("llama", r"use a smaller batch[^;]*", "use a shorter context (-c N; Ollama num_ctx)"),
+    ("server", r"use a smaller batch[^;]*", "use a shorter context, or fewer requests at once"),
     *((other, "nvlddmkm", "Display") for other in ("rocm", "xpu", "directml")),
 )
 

@@ -46,21 +46,21 @@ def by_code(*numbers: int) -> str:
 
 # This variable replaces CUDA_LAUNCH_BLOCKING in torch's ROCm builds.
 SERIALIZE = (
-    "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i amdgpu "
-    "shows the driver's messages"
+    "AMD_SERIALIZE_KERNEL=3 python … ends the traceback at the failing line; sudo dmesg | grep -i amdgpu shows the "
+    "driver's messages"
 )
 
 # The step for full memory if nothing else is known; `steps.room` replaces it by that of the program in the paste.
 SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 # The servers' options are written `vLLM … (SGLang …)`; `step` keeps those of the server in the paste.
 BACKEND = (
-    "another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
+    "choose another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
     "VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton)"
 )
 # Windows resets a GPU whose kernel runs longer than TdrDelay, by default 2 s.
 TDR = (
-    "a longer limit, as administrator in Windows: reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v "
-    "TdrDelay /t REG_DWORD /d 60 /f, and restart it"
+    "set a longer limit as administrator in Windows: reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers "
+    "/v TdrDelay /t REG_DWORD /d 60 /f, then restart Windows"
 )
 
 _BEGINS = r"(?:CUDA_ERROR_|cudaError|hipError|HIP_ERROR_|NVML_ERROR_|ZE_RESULT_ERROR_|code)(?= )"

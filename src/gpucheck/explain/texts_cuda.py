@@ -6,13 +6,13 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, SMALLER, TDR, by_code, hint, proof, strong
 
-_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
+_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python … ends the traceback at the failing line"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
 
 # The architectures in torch's wheels, according to torch's release table (RELEASE.md).
 _ARCHITECTURES = (
-    "install a torch wheel for this architecture: Blackwell (sm_100, sm_120) needs torch 2.7 or newer for CUDA 12.8 "
-    "or newer; Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
+    "install a torch wheel for this architecture. Blackwell (sm_100, sm_120) needs torch 2.7 or newer for CUDA 12.8 "
+    "or newer. Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
 _LISTED = "python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
 
@@ -35,7 +35,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel read from a misaligned address",
         r"Address 0x[0-9a-f]+ is misaligned",
         meaning="A custom or compiled kernel got a view that begins at a misaligned offset.",
-        fix=_SANITIZER + "; a .contiguous() or .clone() before the call works around it",
+        fix=_SANITIZER + "; .contiguous() or .clone() before the call works around the error",
         follows=("assert.",),
         common=(r"misaligned address",),
     ),
@@ -43,8 +43,8 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.illegal_instruction",
         "a kernel used an instruction that the GPU does not know",
         r"an illegal instruction was encountered",
-        meaning="A bug in a kernel, or code built for another architecture. Rarely the hardware.",
-        fix="reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke tests it",
+        meaning="The kernel has a bug or was built for another architecture. The hardware is rarely at fault.",
+        fix="reinstall the package that the traceback names, for this GPU and torch. gpucheck smoke tests the GPU",
         follows=("assert.",),
     ),
     strong(
@@ -52,7 +52,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel crashed",
         r"unspecified launch failure|hardware stack error|cudaErrorInvalid(Pc|AddressSpace)\b",
         *messages.BY_ID["cuda.program_counter"].patterns,
-        meaning="Usually it accessed memory outside its own, or overwrote its stack or code.",
+        meaning="Usually the kernel accessed memory outside its own, or overwrote its stack or code.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         follows=("assert.", "cutlass.arch"),
     ),
@@ -62,9 +62,9 @@ TEXTS: tuple[Condition, ...] = (
         *messages.BY_ID["cuda.device_assert"].patterns,
         r"hipErrorAssert",
         by_code(710, 59),
-        meaning="An index or a label is out of range; the lines 'Assertion … failed' above name it.",
-        fix="compare labels.max() with the number of classes, and input_ids.max() with the rows of the embedding: both "
-        "have to be smaller, and none negative (but ignore_index); else the step on the CPU, or " + _BLOCKING,
+        meaning="An index or a label is out of range. The lines 'Assertion … failed' above name the check.",
+        fix="compare labels.max() with the number of classes, and input_ids.max() with the rows of the embedding. Both "
+        "must be smaller, and no value negative except ignore_index. Run the step on the CPU. " + _BLOCKING,
         symptom=True,
         follows=("assert.",),
     ),
@@ -76,21 +76,20 @@ TEXTS: tuple[Condition, ...] = (
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
-        meaning="An index is negative or beyond the end: in an embedding, a token that is not in the vocabulary.",
-        fix="print the index's min() and max() beside the size of that dimension: for labels 0 to the number of "
-        "classes − 1, with ignored values (255) masked; in a language model "
-        "model.resize_token_embeddings(len(tokenizer)) after tokens were added, and no input longer than "
-        "config.max_position_embeddings",
+        meaning="An index is negative or beyond the end. In an embedding, the index is a token outside the vocabulary.",
+        fix="print the index's min() and max() and the size of that dimension. Labels go from 0 to the number of "
+        "classes − 1; mask ignored values (255). In a language model, call "
+        "model.resize_token_embeddings(len(tokenizer)) for new tokens; config.max_position_embeddings limits the input",
     ),
     proof(
         "assert.label",
-        "a label is not a class of the loss",
+        "a label is outside the classes of the loss",
         r"t >= 0 && t < n_classes|cur_target >= 0 && cur_target < n_classes|Target -?\d+ is out of bounds",
         r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion|ClassNLLCriterion\.cu.{0,100}Assertion|"
         r"device-side assert triggered at \S*(NLLCriterion|[/\\]Loss\.|nll_loss)",
         meaning="cross_entropy or nll_loss got a label that is negative or not below the number of classes.",
-        fix="print(target.min(), target.max(), logits.shape[1]): labels must be 0 to the number of classes − 1, so "
-        "make the last layer larger or renumber them (labels from 1: target - 1; padding: ignore_index)",
+        fix="print(target.min(), target.max(), logits.shape[1]): labels must lie between 0 and the number of classes − "
+        "1. Enlarge the last layer or renumber the labels (from 1: target - 1; padding: ignore_index)",
     ),
     proof(
         "assert.probabilities",
@@ -98,7 +97,7 @@ TEXTS: tuple[Condition, ...] = (
         r"probability tensor contains either [`']?inf|invalid multinomial distribution",
         r"cumdist\[size - 1\] > .{0,40}0|sampleMultinomial\w*: block: .{0,60}Assertion",
         meaning="Usually float16 overflowed, the attention mask is wrong, or weights did not load.",
-        fix="torch.isfinite(logits).all() before the sampling; bfloat16 instead of float16 overflows much later",
+        fix="check torch.isfinite(logits).all() before sampling. Use bfloat16: it overflows much later than float16",
     ),
     hint(
         "assert.library",
@@ -106,17 +105,17 @@ TEXTS: tuple[Condition, ...] = (
         r"\.(cpp|cc|cuh?|hpp|h|inl):\d+:? (?!.{0,200}(thread: ?\[|INTERNAL)).{0,160}Assertion .{1,160} failed",
         r"Assertion (error|fail(ed)?)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
         r"Assertion failed: .{1,160}, file .{1,160}, line \d+",
-        meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
-        fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
-        "does not expect: its newest release, in the versions of torch and CUDA that it names",
+        meaning="The line names the file and the condition that failed. CUDA errors beside it follow from that.",
+        fix="search the library's issues for that file and condition. Usually the library does not expect a shape, a "
+        "version or this GPU. Install its newest release with the versions of torch and CUDA that its notes name",
         follows=("oom.", "compile.", "cutlass.", "quant.", "tensorrt."),
     ),
     proof(
         "cuda.launch_timeout",
         "a kernel ran longer than the display driver allows",
         messages.LAUNCH_TIMEOUT,
-        meaning="A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
-        fix=f"{SMALLER}, or another GPU for the display; or {TDR}",
+        meaning="A GPU that drives a display stops a kernel after some seconds (on Windows after two).",
+        fix=f"{SMALLER}; connect the display to another GPU; or {TDR}",
     ),
     strong(
         "cuda.no_kernel",
@@ -124,9 +123,9 @@ TEXTS: tuple[Condition, ...] = (
         CUDA_SAYS + r"invalid device function",
         r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
         r"Unknown compute capability\. (Specify|Ensure)|is not compatible with compile time compute cap",
-        meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
-        fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
-        "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
+        meaning="torch's wheel, or the extension at the end of the traceback, was built for other GPUs.",
+        fix=f"{_LISTED} compares both. If the list includes the GPU's generation, rebuild the extension (flash-attn, "
+        "xformers, mmcv …) with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
         follows=("cuda.capability",),
     ),
     strong(
@@ -139,8 +138,8 @@ TEXTS: tuple[Condition, ...] = (
         CUDA_SAYS + r"named symbol not found",
         CUDA_SAYS + r"shared object symbol not found",
         meaning="The code was found but does not fit this driver.",
-        fix="rm -r ~/.triton/cache /tmp/torchinductor_$USER, which may hold code of another GPU or CUDA; then a newer "
-        "driver, or a torch for a CUDA that is not newer than nvidia-smi shows",
+        fix="rm -r ~/.triton/cache /tmp/torchinductor_$USER removes code for another GPU or CUDA. Then update the "
+        "driver, or install a torch whose CUDA is not newer than nvidia-smi shows",
         follows=("cuda.capability", "cuinit.too_old"),
     ),
     strong(
@@ -150,15 +149,15 @@ TEXTS: tuple[Condition, ...] = (
         r"Requested shared memory .{1,30}exceeds device limit|Too much shared memory required",
         r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
         meaning="The kernel was compiled for larger blocks than this GPU can start.",
-        fix="use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
+        fix="use a smaller block size in that kernel, or build the extension for this GPU (TORCH_CUDA_ARCH_LIST); "
         + _BLOCKING,
     ),
     proof(
         "cuda.graph_output",
         "an output of a CUDA graph was used after the next run had overwritten it",
         r"output of CUDAGraphs .{0,60}overwritten",
-        meaning="torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
-        fix="output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() before each step",
+        meaning="torch.compile with mode reduce-overhead reuses the memory of outputs in every run.",
+        fix="call output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() before each step",
     ),
     proof(
         "cuda.capability",
@@ -167,9 +166,9 @@ TEXTS: tuple[Condition, ...] = (
         r"GPU\(s\) detected to run this container|which is of compute capability \(CC\) \d|does not include kernels "
         r"for this GPU|not built with CUDA kernel binaries compatible with compute capability|The current PyTorch "
         r"install supports CUDA capabilities|PyTorch no longer supports this GPU because it is too old|which is of "
-        r"(cuda )?capability \d+\.\d|with CUDA capability sm_\d+|Minimum and Maximum cuda capability supported by "
-        r"this version of PyTorch|(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer "
-        r"supported)|is not compatible with devices with SM <",
+        r"(cuda )?capability \d+\.\d|with CUDA capability sm_\d+|Minimum and Maximum cuda capability supported by this "
+        r"version of PyTorch|(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)|is "
+        r"not compatible with devices with SM <|device does not support the current version of Torch/CUDA",
         r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| on)?|"
         r"support) (CUDA|torch|pytorch|cu) ?\d|\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|"
         r"can't) (support|work with|work on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)|\bYour GPU is too "
@@ -199,11 +198,11 @@ TEXTS: tuple[Condition, ...] = (
         r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
         r"devices|to less than max local gpu count",
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?(\S* ?is )?out of( index)? range",
-        meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
-        "from 0; a launcher may also have started more processes than there are GPUs.",
-        fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
-        "CUDA_VISIBLE_DEVICES (with one GPU cuda:0 alone); with a launcher no more processes than a machine has GPUs "
-        "(--nproc-per-node), and set_device(LOCAL_RANK), not the global rank",
+        meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers GPUs "
+        "from 0. A launcher may also have started more processes than there are GPUs.",
+        fix="use only numbers below python -c 'import torch; print(torch.cuda.device_count())'. They start at 0 within "
+        "CUDA_VISIBLE_DEVICES, so one GPU is cuda:0. With a launcher, start at most one process per GPU "
+        "(--nproc-per-node), and call set_device(LOCAL_RANK), not the global rank",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
         common=(r"Invalid device id",),
     ),
@@ -211,8 +210,8 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.count_assert",
         "torch's count of GPUs contradicts CUDA's",
         r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",
-        meaning="CUDA shows fewer GPUs than NVML, which torch counts: MIG, or CUDA_VISIBLE_DEVICES read differently.",
-        fix="unset CUDA_VISIBLE_DEVICES (with MIG: one instance's UUID) and try again; gpucheck doctor compares both",
+        meaning="CUDA shows fewer GPUs than NVML, which torch counts: because of MIG or CUDA_VISIBLE_DEVICES.",
+        fix="unset CUDA_VISIBLE_DEVICES (with MIG, set it to one instance's UUID). gpucheck doctor compares both",
     ),
     strong(
         "cuda.initialization",
@@ -220,8 +219,8 @@ TEXTS: tuple[Condition, ...] = (
         CUDA_SAYS + r"initialization error",
         r"cudaErrorInitializationError",
         meaning="A forked child inherits a CUDA context that it cannot use.",
-        fix='multiprocessing.set_start_method("spawn"), or touch CUDA only in the children: not before a fork, and '
-        "not in Dataset or collate_fn; celery --pool solo, gunicorn without --preload",
+        fix='start processes with multiprocessing.set_start_method("spawn"), or use CUDA only in the children: not '
+        "before a fork, in Dataset or in collate_fn. For celery use --pool solo; start gunicorn without --preload",
     ),
     proof(
         "cuda.fork",
@@ -230,10 +229,10 @@ TEXTS: tuple[Condition, ...] = (
         r"already initialized|avoid running any instruction using .{0,4}torch\.cuda|causing CUDA to be initialized|"
         r"CUDA has been initialized before the '?notebook_launcher|`?Accelerator`? should only be initialized inside "
         r"your training function",
-        meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
-        fix='torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
-        'multiprocessing_context="spawn"), or touch CUDA only in the children (celery --pool solo, gunicorn without '
-        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        meaning="CUDA had started in the parent before the fork. torch.cuda.is_available() is enough to start it.",
+        fix='call torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
+        'multiprocessing_context="spawn"), or use CUDA only in the children (celery --pool solo, gunicorn without '
+        "--preload). PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
     ),
     strong(
         "cuda.peer",
@@ -243,9 +242,9 @@ TEXTS: tuple[Condition, ...] = (
         r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
         r"\bp2p (is |was )?(disabled|off)\b.{0,40}\b(works?|well|fine|ok)\b",
         r"hip\w*Peer\w* failed|peer access is not supported between these two devices|peer mapping resources exhausted",
-        meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
-        fix="NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too); `gpucheck bench transfer --device "
-        "all` shows which pairs can. Where it cures a freeze: IOMMU and ACS off in the firmware (gpucheck doctor)",
+        meaning="These GPUs cannot copy directly to each other, or too many peers are mapped (at most eight).",
+        fix="set NCCL_P2P_DISABLE=1 (model servers: --disable-custom-all-reduce too). `gpucheck bench transfer "
+        "--device all` shows which pairs can copy. If P2P causes a freeze, turn IOMMU and ACS off (gpucheck doctor)",
         conditions=("peers.iommu", "peers.acs"),
     ),
     proof(
@@ -253,7 +252,7 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU's memory had an uncorrectable error",
         r"uncorrectable ECC error encountered|(unusable|not usable) (due to|because of) (an )?uncorrectable ECC",
         CUDA_SAYS + r"uncorrectable ECC error",
-        meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
+        meaning="The GPU lost data, so the process must end. If the error returns, the GPU is failing.",
         fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
     ),
     proof(
@@ -261,17 +260,17 @@ TEXTS: tuple[Condition, ...] = (
         "NVLink had an uncorrectable error",
         r"uncorrectable NVLink error",
         meaning="A link between GPUs lost data.",
-        fix="drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
-        "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
+        fix="drain the node. nvidia-smi nvlink -e shows which link failed. Then reset all GPUs that NVLink joins, "
+        "together (sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
     ),
     strong(
         "cuda.contained",
         "the GPU's hardware reported an error",
         *messages.BY_ID["cuda.contained"].patterns,
         r"Invalid access of peer GPU memory over nvlink|async error has occur?red in external entity outside of CUDA",
-        meaning="Data of this process were lost, but other processes were not affected. The process must end.",
-        fix="start the program again; sudo dmesg | grep -i xid names the GPU and the cause, gpucheck devices shows "
-        "its counters. If it returns, drain the node and sudo nvidia-smi --gpu-reset -i INDEX",
+        meaning="This process lost data and must end. Other processes were not affected.",
+        fix="start the program again. sudo dmesg | grep -i xid names the GPU and the cause; gpucheck devices shows its "
+        "counters. If the error returns, drain the node and run sudo nvidia-smi --gpu-reset -i INDEX",
     ),
     strong(
         "cuda.handle",
@@ -280,7 +279,7 @@ TEXTS: tuple[Condition, ...] = (
         r"DeviceUninitialized|ContextIsDestroyed)|CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
         CUDA_SAYS + r"(context is destroyed|invalid device context)",
         meaning="Usually a stream or event was created on another GPU, or the process was forked.",
-        fix="create streams under torch.cuda.device(N) of the tensors that they use",
+        fix="create streams under torch.cuda.device(N), with the device of the tensors that they use",
         common=(r"invalid resource handle",),
     ),
     hint(
@@ -298,7 +297,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.unknown",
         "a CUDA call failed, and the text does not name the cause",
         r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",
-        meaning="The text does not contain the line that names the error, or gpucheck does not know that error.",
+        meaning="The line that names the error is missing, or gpucheck does not know that error.",
         fix="paste the whole message, including its first line; "
         + _BLOCKING
         + "; sudo dmesg | grep -i xid shows the driver's messages",
@@ -314,9 +313,9 @@ TEXTS: tuple[Condition, ...] = (
         "the driver does not support this operation here",
         CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
         r"allocate pinned system memory,.{0,60}: operation not supported|cudaErrorNot(Supported|Permitted)\b",
-        meaning="Virtual GPUs, MIG instances, WSL and Windows lack parts of CUDA, such as shared handles.",
-        fix="do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
-        "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
+        meaning="Virtual GPUs, MIG instances, WSL and Windows lack some CUDA features, such as shared handles.",
+        fix="avoid the feature that the traceback names: shared CUDA tensors between processes, expandable_segments in "
+        "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, or the profiler",
     ),
     proof(
         "cuda.capture",
@@ -329,11 +328,11 @@ TEXTS: tuple[Condition, ...] = (
         r"a non-default stream|Capture must end on the same stream it began on|graph capture of step\(\)|"
         r"param_groups'? capturable is False|cannot be graph captured|CUDA graph captur\w+ detected at an "
         r"inappropriate time|CUDAGraph::\w+\S* without a preceding successful capture|The CUDA Graph is empty",
-        meaning="During the capture: a synchronisation, .item(), .cpu(), a new allocation, or cuBLAS's first call.",
-        fix="warm up on a side stream before the capture, and keep .item(), .cpu(), synchronize() and prints out of "
-        "it; without CUDA graphs (torch.compile: a mode other than reduce-overhead) it runs more slowly",
+        meaning="A capture allows no synchronisation, .item(), .cpu(), new allocation or first call of cuBLAS.",
+        fix="warm up on a side stream before the capture, and move .item(), .cpu(), synchronize() and prints out of "
+        "it. Without CUDA graphs (torch.compile: a mode other than reduce-overhead) the program runs more slowly",
         weak=(
-            r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail|error)",
+            r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail\w*(?!: ?\w)|error)",
             r"CUDA graphs? captur\w* (fail|error)",
             r"\b(capture_one_batch_size|capture_model|_capture_cudagraphs)\b",
         ),
@@ -343,7 +342,7 @@ TEXTS: tuple[Condition, ...] = (
         "the driver is too old to compile this PTX",
         "the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)|"
         "PTX JIT compilation failed|(CUDA toolkit version .{0,12} with|CUDA Toolkit is newer than) CUDA driver",
-        meaning="Code compiled at run time (Triton, NVRTC) is of a newer CUDA than the driver's (same major version).",
+        meaning="Triton or NVRTC compiled code with a newer CUDA than the driver's, of the same major version.",
         fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
     ),
     strong(
@@ -359,8 +358,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b|\.hip:.{0,30}instruction not supported|"
         "HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
         meaning="The wheel was not built for this AMD GPU (gfx number).",
-        fix="a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround set a relative's: "
-        "HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never another generation's",
+        fix="install a wheel or ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, set the "
+        "version of a close relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x)",
     ),
     strong(
         "hip.init",
@@ -371,7 +370,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bamdgpu\b.{0,80}(Fatal error during GPU init|device_ip_init failed|hw_init of IP block)|(Failed to|Cannot|"
         r"could not) initiali[sz]e (HIP|ROCm)\b|\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         meaning="ROCm's runtime and the kernel driver do not match, or the user has no permission to open /dev/kfd.",
-        fix="rocminfo must work first; check ls -l /dev/kfd /dev/dri, and use a ROCm that the kernel's amdgpu supports",
+        fix="make rocminfo work first. Check ls -l /dev/kfd /dev/dri, and use a ROCm that this amdgpu supports",
         follows=("hip.none",),
     ),
     strong(
@@ -380,13 +379,15 @@ TEXTS: tuple[Condition, ...] = (
         r"no ROCm-capable device is detected|No HIP GPUs are available|Tensile host: No devices found",
         r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
-        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd|open /dev/kfd: perm|adding custom device \W{0,2}/dev/(kfd|dri)",
+        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
+        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|ZLUDA failed to initialize|ROCm: no agent "
+        r"was",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
-        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and "
-        "video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
-        fix="ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
-        "/dev/kfd --device /dev/dri --group-add video --group-add render, or the numbers of those groups on the host)",
+        meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "
+        "the container did not get the files, or the kernel's amdgpu does not support compute on this GPU.",
+        fix="ls -l /dev/kfd /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. For a "
+        "container use --device /dev/kfd --device /dev/dri --group-add video --group-add render, or those numbers",
     ),
     strong(
         "hip.fault",
@@ -396,7 +397,7 @@ TEXTS: tuple[Condition, ...] = (
         r"encountered)?|HIP_?ERROR_?IllegalAddress|\[(gfxhub|mmhub)\d*\] (no-retry |retry )?page fault|amdgpu: "
         r".{0,60}(no-retry )?page fault|VM_L2_PROTECTION_FAULT_STATUS",
         r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
-        meaning="The address is not the process's: an index is out of range, or the code was built for another GPU.",
+        meaning="The address is not the process's: an index is out of range, or the code is for another GPU.",
         fix=SERIALIZE,
         logged=True,
     ),
@@ -411,8 +412,8 @@ TEXTS: tuple[Condition, ...] = (
         r"ring).{0,60}(hang|hung|timeout)|\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d+|MES)\b.{0,10}\b(MES|firmware|"
         r"hangcheck|reset)|\bgfx\d+\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
         meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed.",
-        fix="newer linux-firmware, kernel, ROCm and Mesa first; a compute program with AMD_SERIALIZE_KERNEL=3 shows "
-        "whether it is one kernel; else lower clocks, or another GPU. sudo dmesg | grep -i amdgpu names the program",
+        fix="install newer linux-firmware, kernel, ROCm and Mesa. AMD_SERIALIZE_KERNEL=3 shows whether one kernel of a "
+        "program hangs. Else lower the clocks, or try another GPU. sudo dmesg | grep -i amdgpu names the program",
         weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
         follows=("hip.fault",),
     ),
@@ -422,9 +423,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bHSA_STATUS_ERROR(_\w+)?\b|fail(ed|s)? to call hip\w+|MIOpen(\(HIP\):)? Error",
         r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
         r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+|miopen::(Exception|exec::)|HIPRTC_ERROR_\w+",
-        meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
-        fix="AMD_SERIALIZE_KERNEL=3 python … names the call; as a test MIOPEN_FIND_MODE=FAST (a convolution, MIOpen) "
-        "or TORCH_BLAS_PREFER_HIPBLASLT=0 (a matrix product), and a smaller batch where rocm-smi shows full memory",
+        meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute the operation, or an earlier kernel failed.",
+        fix="AMD_SERIALIZE_KERNEL=3 python … names the call. As a test, set MIOPEN_FIND_MODE=FAST (convolutions) or "
+        "TORCH_BLAS_PREFER_HIPBLASLT=0 (matrix products). If rocm-smi shows full memory, use a smaller batch",
         follows=("hip.fault", "hip.arch", "oom."),
         weak=(
             r"\b(HIP|ROCm)\w* (runtime )?(error|failure|failed)|\bhipError\w+",
@@ -436,8 +437,8 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.shutdown",
         "CUDA was used while the process was ending",
         r"CUDA error: driver shutting down|cudaErrorCudartUnloading|CUDA_ERROR_DEINITIALIZED",
-        meaning="A thread or destructor used the GPU after the driver began to stop, as the program ended.",
-        fix="look at the first error above; end worker threads and destroy_process_group() before the main thread ends",
+        meaning="A thread or destructor used the GPU after the driver began to stop at the program's end.",
+        fix="look at the first error above. Before the main thread ends, end workers and destroy_process_group()",
         symptom=True,
     ),
     strong(
@@ -447,14 +448,13 @@ TEXTS: tuple[Condition, ...] = (
         r"another process|expandable_segments:True cannot be shared between processes|does not support the pidfd_\w+ "
         r"syscall|CUDA IPC .{0,60}only supports tensors on the same (GPU|node)|IPC handle not found for GPU UUID|"
         r"Error reconstructing CUDA IPC tensor",
-        meaning="The process that made the tensor has to live as long as the other uses it, and both see the same GPU.",
-        fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
-        "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
+        meaning="The sending process must live as long as the receiver uses the tensor. Both must see the same GPU.",
+        fix="pass CPU tensors (x.cpu()) between processes; else keep the producer alive, without expandable_segments",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
     strong(
         "cuda.feature",
-        "this GPU's generation does not have what an operation needs",
+        "this GPU's generation lacks what an operation needs",
         "(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
         r")?(compute )?capability (of )?(>=|at least|\d)|Rowwise scaling is not currently supported on your device|"
         r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 requires|"
@@ -463,19 +463,19 @@ TEXTS: tuple[Condition, ...] = (
         r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
         r"requested but not supported|Capability [\d.]+\) or newer arch",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
-        meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
-        fix="another data type, backend or attention in the program (slower), or a GPU of the capability that is named;"
-        " nvidia-smi --query-gpu=name,compute_cap --format=csv shows this one's",
+        meaning="The operation uses instructions or memory of newer GPUs (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
+        fix="choose another data type, backend or attention in the program (slower), or use a GPU of the named "
+        "capability. nvidia-smi --query-gpu=name,compute_cap --format=csv shows this GPU's",
         follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
     ),
     hint(
         "torch.internal",
         "a check inside torch failed",
         r"INTERNAL ASSERT FAILED at",
-        meaning="torch met a state that its authors excluded: a bug, or libraries that do not belong together.",
-        fix="look for the condition before INTERNAL ASSERT in torch's issues; "
+        meaning="torch met a state that its authors excluded: a bug, or libraries that do not fit together.",
+        fix="search torch's issues for the condition before INTERNAL ASSERT; "
         + _BLOCKING
-        + "; a newer torch, in a fresh environment",
+        + "; try a newer torch in a fresh environment",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "nvml.", "import."),
     ),
@@ -489,9 +489,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
         r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
         r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
-        meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
-        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
-        "devices); for OpenVINO also Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",
+        meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch has no XPU.",
+        fix="ls -l /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. sycl-ls lists "
+        "the driver's devices. For OpenVINO also install Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",
         weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
         logged=True,
     ),
@@ -499,15 +499,15 @@ TEXTS: tuple[Condition, ...] = (
         "xpu.memory_query",
         "this Intel GPU does not report its free memory",
         r"doesn'?t support querying the available free memory",
-        meaning="The driver reports it only with its management interface (Sysman); integrated GPUs often have none.",
-        fix="export ZES_ENABLE_SYSMAN=1 before the program; without that counter set the size in the program",
+        meaning="The driver reports it only through Sysman, its management interface. Many integrated GPUs lack that.",
+        fix="export ZES_ENABLE_SYSMAN=1 before the program starts. If that does not help, set the size in the program",
     ),
     hint(
         "xpu.call",
         "Intel's driver (Level Zero) refused a call",
         r"\bZE_RESULT_ERROR_INVALID_\w+|-999 \(Unknown PI error\)",
-        meaning="A kernel could not be built for this GPU, or a library asked for what driver or GPU do not have.",
-        fix="update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
+        meaning="A kernel could not be built for this GPU, or a library requested what the driver or GPU lacks.",
+        fix="update the compute runtime (intel-compute-runtime, level-zero), and use the torch released for it",
         follows=("oom.xpu", "xpu.none", "xpu.lost"),
     ),
     hint(
@@ -517,9 +517,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Native API (failed|returns)(?!.{0,40}-999)|PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
         r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+|(avoid|code: -5|ocl_\w+\.cpp.{0,40}) CL_O",
         follows=("xpu.float64",),
-        meaning="The error's name tells: DEVICE_LOST is a reset, OUT_OF_RESOURCES is memory, INVALID_… the call.",
-        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch (ComfyUI: VAE "
-        "Decode (Tiled), --lowvram); else the newest compute runtime (intel-compute-runtime, level-zero) and torch",
+        meaning="The error's name tells the cause: DEVICE_LOST a reset, OUT_OF_RESOURCES memory, INVALID_… the call.",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset. If so, use a smaller batch "
+        "(ComfyUI: VAE Decode (Tiled), --lowvram); else a newer compute runtime (intel-compute-runtime, level-zero)",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),
@@ -529,7 +529,7 @@ TEXTS: tuple[Condition, ...] = (
         "this Intel GPU has no float64",
         r"Required aspect fp64 is not supported|uses-fp64-math|double type is not supported on",
         meaning="Intel's Arc and integrated GPUs compute no 64-bit floats.",
-        fix="use float32: .float(), dtype=torch.float32 (NumPy's arrays are float64); where it is in a library, export "
-        "OverrideDefaultFP64Settings=1 IGC_EnableDPEmulation=1 emulates float64, slowly",
+        fix="use float32: .float(), dtype=torch.float32 (NumPy's arrays are float64). If a library needs float64, "
+        "export OverrideDefaultFP64Settings=1 IGC_EnableDPEmulation=1, which emulates it slowly",
     ),
 )

@@ -72,15 +72,15 @@ TEXTS: tuple[Condition, ...] = (
         r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)|Found cu(SOLVER|BLAS|"
         r"FFT|SPARSE|PTI) version \d+, but JAX was built against",
         r"\bundefined symbol: iJIT_NotifyEvent",
-        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a library of another version than the wheel's.",
-        fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
-        "the versions that `pip show torch` requires, or reinstall torch with them",
+        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda provides another version of a library than the wheel's.",
+        fix="unset LD_LIBRARY_PATH if echo $LD_LIBRARY_PATH prints a folder, and try again. Else pip install the "
+        "nvidia-… packages in the versions that `pip show torch` requires, or reinstall torch with them",
     ),
     strong(
         "import.symbol",
         "a compiled package was built for another torch",
         r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-        r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
+        r"(libc10|libtorch)\w*\.so[.\d]*:? (cannot open shared object file|version|=> not found)",
         r"was compiled (with|against|for) (a different version of )?(Py)?torch|requires either \W{0,2}pyg-lib",
         r"PyTorch and torch_\w+ were compiled with different CUDA|Cannot (find|load) (DGL C\+\+|Graphbolt)",
         r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
@@ -88,13 +88,20 @@ TEXTS: tuple[Condition, ...] = (
         r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
         _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
         r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
-        meaning="The file named first was compiled against another torch, and calls what this one does not have.",
-        fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
-        "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
-        "(installed from sources: their folder or git+ address in place of it)",
+        meaning="The first-named file was compiled against another torch and calls functions that this one lacks.",
+        fix="reinstall that package for this torch, at the version in its release notes (pip list | grep -i torch): "
+        "pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION (or its sources)",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
+    ),
+    strong(
+        "import.signature",
+        "a package's Python code and its compiled extension are of different releases",
+        r"incompatible function arguments\. The following argument types are supported:?.{0,300}(torch|at::)\.?Tensor",
+        meaning="The extension's function takes other arguments than the caller passes.",
+        fix="pip list shows both releases. Install the pair that belongs together: the release that the caller's "
+        "requirements name (mamba-ssm and causal-conv1d are two packages), with --no-build-isolation",
     ),
     proof(
         "import.libcuda",
@@ -104,8 +111,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
-        meaning="No driver, or a container without the capability compute.",
-        fix="on a host install NVIDIA's driver; in a container --gpus all, NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        meaning="There is no driver, or the container lacks the capability compute.",
+        fix="install NVIDIA's driver. A container needs --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
     ),
     strong(
@@ -126,14 +133,26 @@ TEXTS: tuple[Condition, ...] = (
         r"hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared "
         "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
         r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
-        r"library path|execution-provider\w*: invalid choice",
+        r"library path|execution-provider\w*: invalid choice|LoadLibrary failed with error 126",
         weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
-        meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
-        "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
-        fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
-        "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
-        "name, or the program's release for the CUDA that is installed",
+        meaning="The package needs another major CUDA version (the number after .so), its nvidia-… wheels are missing, "
+        "or they are in site-packages/nvidia, where a program other than torch does not look.",
+        fix="find / -name 'LIBRARY*' 2>/dev/null shows where it is. If it exists, export LD_LIBRARY_PATH=its folder "
+        "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of that version",
         follows=("cudnn.version",),
+    ),
+    strong(
+        "import.shared",
+        "a shared library of a program is not on the loader's path, or not installed",
+        meaning="The program was moved away from its libraries, or the image lacks a system package.",
+        fix="if the library belongs to the program (libllama, libggml), export LD_LIBRARY_PATH=FOLDER of it (macOS "
+        "DYLD_LIBRARY_PATH), or run cmake --install and ldconfig. Else install its package, in a container in the "
+        "image: libgomp1, libgl1 (libGL.so.1), libglib2.0-0, libopenmpi-dev (libmpi), libnuma1",
+        common=(
+            r"error while loading shared libraries: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\S+: cannot open",
+            r"ImportError: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\w+\.so[.\d]*: cannot open|dyld\S*: Library not "
+            r"loaded",
+        ),
     ),
     strong(
         "import.nms",
@@ -143,15 +162,15 @@ TEXTS: tuple[Condition, ...] = (
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
         r"(No such operator|Could not run) '?torchvision::nms|TorchAudio has CUDA version [\d.]+\b",
-        meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
-        fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
+        meaning="torchvision was built for another torch, or one is a build for the CPU and the other for CUDA.",
+        fix="reinstall torchvision at the release that fits this torch, from the same index of PyTorch",
     ),
     proof(
         "import.torch",
         "torch is not installed here",
-        r"\bNo module named '?torch'?(?![\w.])",
+        r"\bNo module named '?torch'?(?!\w|\.\w)",
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
-        fix="python -m pip show torch with that very interpreter; then its environment, or python -m pip install torch",
+        fix="python -m pip show torch checks that Python. Use the one with torch, or python -m pip install torch",
         follows=("build.isolation",),
     ),
     strong(
@@ -166,8 +185,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
         r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
-        fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
-        "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
+        fix="install torch first, then the package: pip install --no-build-isolation NAME (uv: "
+        "no-build-isolation-package in pyproject.toml), and its build tools: setuptools wheel packaging ninja",
         common=(r"--no-build-isolation",),
         # Without a CUDA toolkit, setup.py fails at the same line although torch can be imported.
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
@@ -180,8 +199,9 @@ TEXTS: tuple[Condition, ...] = (
         r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
         r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
         r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
-        meaning="The package uses a function that this torch lacks: torch is older or newer than it expects.",
-        fix="pip show torch NAME; install the versions of both that the package's release notes name",
+        r"Unknown attribute allow_fp16_accumulation",
+        meaning="The package uses a function that this torch lacks, because torch is older or newer than expected.",
+        fix="pip show torch NAME; then install the versions of both that the package's release notes name",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
     ),
     strong(
@@ -191,17 +211,17 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to load PyTorch C extensions|No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
         r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has|from).{0,80}circular import",
-        meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
-        fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
-        "is. Rename it if it is yours; None is a torch that is half removed: pip uninstall it, delete the rest of its "
-        "folder, install it again. In torch's own sources start from another folder",
+        meaning="Python first imports from the current folder, which has a torch.py or a file named like a module.",
+        fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows the file. "
+        "Rename it if it is yours. If it prints None, torch is half removed: pip uninstall it, delete its folder and "
+        "install it again. If you are in torch's own sources, start from another folder",
     ),
     proof(
         "import.numpy",
         "torch, or another package, does not fit this NumPy",
         r"RuntimeError: Numpy is not available|UserWarning: Failed to initialize NumPy",
-        meaning="A package was compiled for NumPy 1 (torch before 2.3), and NumPy 2 is installed; or NumPy is missing.",
-        fix="pip install 'numpy<2', or a newer release of the package that the traceback imports last",
+        meaning="A package was compiled for NumPy 1 (torch before 2.3) and NumPy 2 is installed, or NumPy is missing.",
+        fix="pip install 'numpy<2', or update the package that the traceback imports last",
         common=(
             r"NumPy 1\.x cannot be run in|numpy\.dtype size changed, may indicate binary incompat",
             r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
@@ -213,7 +233,7 @@ TEXTS: tuple[Condition, ...] = (
         r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
         _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
         r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
-        meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
+        meaning="A wheel or extension was built on a newer system, or the system's libstdc++ hides conda's.",
         fix="conda install -c conda-forge 'libstdcxx-ng>=13', its lib first in LD_LIBRARY_PATH (or module load gcc/13)",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
@@ -241,9 +261,9 @@ TEXTS: tuple[Condition, ...] = (
         "Triton, or the linker, does not find libcuda",
         r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
         r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
-        meaning="Triton asks `ldconfig -p` for libcuda.so.1 (old ones the linker for libcuda.so): it is not listed.",
-        fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=FOLDER of libcuda.so; for -lcuda export LIBRARY_PATH=FOLDER, and if "
-        "it has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
+        meaning="Triton looks for libcuda.so.1 in `ldconfig -p`; older ones and the linker look for libcuda.so.",
+        fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH=FOLDER of libcuda.so. For -lcuda export LIBRARY_PATH=FOLDER. If "
+        "the folder has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
     ),
     proof(
         "compile.compiler",
@@ -254,8 +274,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Windows SDK)|\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
-        "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
+        "install -c conda-forge gxx), or set CC=/path/to/compiler. On Windows use Visual Studio's build tools",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
+        weak=(r"\bcl\.exe\b.{0,60}\b(not found|no such file)|\bcl\.exe\b.{0,60}(找不到|未找到)",),
     ),
     hint(
         "compile.launcher",
@@ -265,9 +286,9 @@ TEXTS: tuple[Condition, ...] = (
         r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c|Failed to compile\. cc_cmd",
         r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
         r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
-        meaning="The compiler failed; see its output above. Usually Python.h or libcuda is missing.",
-        fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
-        "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
+        meaning="The compiler failed, as its output above shows. Usually Python.h or libcuda is missing.",
+        fix="run the printed compiler line by hand to see its error. For `cannot find -lcuda`: sudo ldconfig, or set "
+        "TRITON_LIBCUDA_PATH=/folder/of/libcuda. For Python.h: apt-get install python3-dev (conda's Python has it)",
         symptom=True,
         follows=("compile.python_h", "compile.libcuda", "compile.compiler", "build.header"),
     ),
@@ -275,8 +296,8 @@ TEXTS: tuple[Condition, ...] = (
         "compile.python_h",
         "Python's headers are missing",
         r"include file \W?Python\.h\W? not found|Failed to find Python libs|/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
-        meaning="torch.compile and extensions build against Python.",
-        fix="sudo apt-get install python3-dev, of the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
+        meaning="torch.compile and extensions need Python's headers.",
+        fix="sudo apt-get install python3-dev for the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
         common=(r"Python\.h: No such file or directory",),
         beside=r"torch|triton|cuda|inductor",
     ),
@@ -285,8 +306,8 @@ TEXTS: tuple[Condition, ...] = (
         "CUDA's header cuda.h is not found",
         r"\bcuda\.h: No such file or dir|cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
         r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
-        meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
-        fix="the toolkit of torch's CUDA, CUDA_HOME=/usr/local/cuda; Triton: C_INCLUDE_PATH=/usr/local/cuda/include",
+        meaning="Code is compiled against CUDA. Triton's launcher brings the header; other builds need the toolkit's.",
+        fix="set CUDA_HOME to the toolkit of torch's CUDA (Triton: C_INCLUDE_PATH=/usr/local/cuda/include)",
     ),
     proof(
         "compile.resources",
@@ -294,8 +315,8 @@ TEXTS: tuple[Condition, ...] = (
         r"out of resource: (shared memory|threads|tensor memory|registers)",
         r"error: .{0,80}stack frame size \(\d+\) exceeds limit|No valid triton configs|triton.{0,200}OutOfResources",
         meaning="Block sizes and stages were chosen for a larger GPU.",
-        fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
-        "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        fix="use smaller blocks or num_stages in the configuration of the kernel's package, its newest release, or its "
+        "option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0). Else set TORCHINDUCTOR_MAX_AUTOTUNE=0",
     ),
     proof(
         "compile.ptxas",
@@ -305,9 +326,10 @@ TEXTS: tuple[Condition, ...] = (
         r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
         r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)|PTX ?\.?version [\d.]+ does not support ?\.?target",
         r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
+        r"`?ptxas`? was searched in",
         r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
-        fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+        fix="use a newer torch (it brings Triton), or set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         follows=("cuda.feature",),
     ),
     proof(
@@ -315,24 +337,24 @@ TEXTS: tuple[Condition, ...] = (
         "Triton is not installed",
         r"Cannot find a working triton installation|TritonMissing|A matching Triton is not available",
         r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
-        r"\bNo module named '?triton'?(?![\w.])",
+        r"\bNo module named '?triton\b",
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
-        fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" '
-        "in r])' shows the version that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
+        fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in '
+        "r])' shows the version that this torch needs: pip install triton==VERSION (on Windows triton-windows)",
     ),
     proof(
         "compile.old_gpu",
         "the GPU is too old for torch.compile",
         r"too old to be supported by the triton GPU compiler|GPUTooOldForTriton",
-        meaning="Triton needs compute capability 7.0.",
-        fix="do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
+        meaning="Triton needs compute capability 7.0 or newer.",
+        fix="turn torch.compile off. torch._dynamo.config.suppress_errors = True also falls back to eager code",
     ),
     strong(
         "build.header",
         "the compiler does not find a header",
-        meaning="That is the cause; the errors below it only pass it on.",
-        fix="find / -name 'HEADER' 2>/dev/null: its folder in CPATH; else the package that has it (apt-file search "
-        "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
+        meaning="The missing header is the cause. The errors below it follow.",
+        fix="find / -name 'HEADER' 2>/dev/null shows it: add its folder to CPATH. Else install its package (apt-file "
+        "search HEADER, dnf provides '*/HEADER'). In a checkout: git submodule update --init --recursive",
         common=(
             # Headers of CUDA and of Python have their own texts.
             r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|nvrtc\w*|"
@@ -351,9 +373,9 @@ TEXTS: tuple[Condition, ...] = (
         r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
         r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
         r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-        meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
-        fix="TORCHDYNAMO_DISABLE=1 before the command, or the program's option without torch.compile: it runs, more "
-        "slowly; then a newer torch, or the last one that worked. gpucheck explain with that line may say more",
+        meaning="The message holds the cause, after `raised:` or in the last line of the traceback.",
+        fix="set TORCHDYNAMO_DISABLE=1 before the command, or use the program's option without torch.compile: it runs, "
+        "more slowly. Then try a newer torch, or the last one that worked. gpucheck explain that line",
         symptom=True,
         weak=(
             r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]|torchinductor_\w+[/\\]",
@@ -373,10 +395,10 @@ TEXTS: tuple[Condition, ...] = (
         "CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
         r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found|cannot find "
         r"-l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
-        meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
-        fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
-        "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
-        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y (one folder, and no colon)",
+        meaning="The installation compiles an extension and needs nvcc. torch itself does not.",
+        fix="install a wheel of the package instead of building it; else install the toolkit of torch's CUDA (python "
+        "-c 'import torch; print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or "
+        "NVIDIA's package cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y (one folder without a colon)",
     ),
     proof(
         "nvcc.mismatch",
@@ -386,8 +408,8 @@ TEXTS: tuple[Condition, ...] = (
         r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         r"(causal_conv1d|mamba_ssm) is only supported on CUDA [\d.]+ and above",
         meaning="An extension must be built with the same CUDA version as torch.",
-        fix="export CUDA_HOME=/usr/local/cuda-X.Y of torch's CUDA (python -c 'import torch; "
-        "print(torch.version.cuda)'), with that toolkit installed; or a torch for the version of nvcc --version",
+        fix="export CUDA_HOME=/usr/local/cuda-X.Y with the installed toolkit of torch's CUDA (python -c 'import torch; "
+        "print(torch.version.cuda)'), or install a torch for the version that nvcc --version shows",
     ),
     proof(
         "nvcc.old",
@@ -396,9 +418,11 @@ TEXTS: tuple[Condition, ...] = (
         r"C\+\+1[47] (or later )?compatible compiler)|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]|nvcc "
         r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
         "configured host compiler",
+        r"namespace \W?cooperative_groups\W? has no member",
+        r"cuda_fp8\.h\b",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
-        fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
-        "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
+        fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "
+        "newer (CXX=g++-11). If the package sets -std=c++14 itself, update it, or write c++17 in its setup.py",
     ),
     proof(
         "nvcc.arch",
@@ -406,9 +430,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
         r"nvcc fatal ?: Unsupported gpu|Value \W?(native|all|all-major|any)\W? is not defined for option",
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
-        fix="export TORCH_CUDA_ARCH_LIST with this GPU's number alone (nvidia-smi --query-gpu=compute_cap "
-        "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN): CUDA 12 dropped numbers below 5.0, "
-        "CUDA 13 those below 7.5. Where the GPU's own is refused: a newer toolkit, for an old GPU an older one",
+        fix="export TORCH_CUDA_ARCH_LIST with only this GPU's number (nvidia-smi --query-gpu=compute_cap "
+        "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN). CUDA 12 dropped numbers below 5.0, "
+        "CUDA 13 below 7.5. If nvcc rejects the GPU's own number, use a newer toolkit, for an old GPU an older one",
     ),
     proof(
         "nvcc.host_compiler",
@@ -420,17 +444,17 @@ TEXTS: tuple[Condition, ...] = (
         r"(std_function\.h|\.cuh?|torch\S*)[:(]\d+.{0,30}parameter packs not expanded with",
         r"host_config\.h.{0,60}unsupported|error STL1002: Unexpected compiler version, expected CUDA",
         r"incompatible with that of previous function \W?(cospi|sinpi|rsqrt)|__builtin_ia32\w+\W? is undef",
-        meaning="nvcc accepts host compilers up to a version.",
-        fix="CC=gcc-N CXX=g++-N NVCC_PREPEND_FLAGS='-ccbin g++-N' before the build, with that compiler installed: N is "
-        "12 for CUDA 12 (nvcc --version), 10 for CUDA 11, 8 for CUDA 10, 5 for CUDA 9; or a newer toolkit",
+        meaning="nvcc accepts host compilers only up to a certain version.",
+        fix="set CC=gcc-N CXX=g++-N NVCC_PREPEND_FLAGS='-ccbin g++-N' before the build and install that compiler. N is "
+        "12 for CUDA 12 (nvcc --version), 10 for CUDA 11, 8 for CUDA 10, 5 for CUDA 9. Else install a newer toolkit",
     ),
     *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
     hint(
         "xid.unknown",
-        "an Xid that has no row here",
+        "an Xid that gpucheck does not know",
         r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z",
         _IN_LOG,
-        meaning="NVIDIA's catalogue calls that number unused, or it is newer than this table.",
+        meaning="NVIDIA's catalogue lists that number as unused, or the number is newer than gpucheck's table.",
         fix=f"look it up: {xid.SOURCE}",
         symptom=True,
         common=(_BEFORE + r"\d+",),
@@ -439,10 +463,10 @@ TEXTS: tuple[Condition, ...] = (
         "nvswitch.sxid",
         "an NVSwitch reported an error (SXid)",
         r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",
-        meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
-        "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
-        fix="where the line says Fatal: take the node out of use (drain or cordon), then reset all GPUs and switches "
-        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action",
+        meaning="NVSwitches connect the GPUs of a machine and number their errors separately from Xids. After a "
+        "`Fatal` error, programs that used the links have ended, and the fabric needs a reset.",
+        fix="ignore a non-fatal error. If the line says Fatal, take the node out of use (drain or cordon), then reset "
+        "all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
     ),
     proof(
         "bus.off",
@@ -450,7 +474,7 @@ TEXTS: tuple[Condition, ...] = (
         r"GPU .{0,60}has fallen off the bus|installed in this system has (NVRM: ?)?fallen off the bus",
         r"fallen off the bus and is not responding|NV_ERR_GPU_IS_LOST|GPU lost from the bus",
         r"\bgpu .{0,12}(fell|f[ae]ll(en|s|ing)?|dropp?(s|ed|ing)) off (of )?(the )?(pcie? )?bus\b",
-        meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
+        meaning="The driver could not reach the GPU over PCIe: because of power, heat, its seat, a riser or the slot.",
         fix=messages.FIX["lost"],
         follows=("xid.",),
     ),
@@ -462,17 +486,17 @@ TEXTS: tuple[Condition, ...] = (
         "GPU initialization failed)|NVRM: .{0,60}(probe routine failed|Failed to copy vbios)|NVRM: "
         r".{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail|NVRM: None of the NVIDIA devices were initialized|"
         r"NVRM: Open nvidia\.ko is only ready for use on",
-        meaning="The GPU is there and did not start: firmware, Above 4G decoding, power, or it needs the open module.",
-        fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
-        "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
+        meaning="The GPU exists but did not start: firmware, Above 4G decoding, power, or the wrong kernel module.",
+        fix="sudo dmesg | grep -i nvrm shows the lines before it. For a Blackwell GPU install the open kernel module "
+        "(nvidia-open); for a large GPU turn on Above 4G decoding. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
     hint(
         "kernel.nvrm",
-        "NVIDIA's driver noted an error that has no row here",
+        "NVIDIA's driver logged an error that gpucheck does not know",
         r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:|nv_pmops_suspend\S* \W{0,2}(nvidia\W{1,2})?returns -\d",
-        meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
-        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU",
+        meaning="A check in the driver failed. Many are harmless: a tool queried what the GPU, MIG or firmware lacks.",
+        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it. nvidia-smi must list every GPU",
         symptom=True,
         follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
         weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),
@@ -483,9 +507,9 @@ TEXTS: tuple[Condition, ...] = (
         r"NVRM: .{0,80}Call timed out \[NV_ERR_TIMEOUT\]|GPU is probably locked|RC watchdog:",
         r"_(kgsp|issue)RpcAndWait|rpcRecvPoll: GSP RPC|_kgspIsHeartbeatTimedOut",
         r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
-        meaning="A kernel did not end, or the GPU's own processor (GSP) stopped answering. Later Xids follow from it.",
-        fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
-        "that fails, power-cycle the machine. If it happens again, use another driver version",
+        meaning="A kernel did not end, or the GPU's own processor (GSP) stopped answering. Later Xids follow.",
+        fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. If "
+        "that fails, power-cycle the machine. If the error returns, use another driver version",
         follows=("xid.", "bus."),
     ),
     hint(
@@ -494,8 +518,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia [0-9a-f:.]+: AER: can'?t recover|pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
         r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
-        meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
-        fix="lspci -tv shows what is behind the address: reseat a GPU, without a riser (gpucheck bench transfer)",
+        meaning="After `Fatal`, the device behind the link may fall off the bus. `Corrected` data were sent again.",
+        fix="lspci -tv shows the device at the address. Reseat a GPU, without a riser (gpucheck bench transfer)",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
         r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
@@ -503,7 +527,7 @@ TEXTS: tuple[Condition, ...] = (
         "kernel.gpu_hang",
         "an Intel GPU hung and was reset",
         r"\bGPU HANG: ecode|\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
-        meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
-        fix="start it again; then a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
+        meaning="A program's command did not end, and Intel's driver reset the GPU. That program loses its context.",
+        fix="start it again. Then update the kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
     ),
 )

@@ -8,8 +8,8 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import hint, proof, strong
 
-_OOM_FIRST = "try a batch of 1: if it works, memory was full (nvidia-smi shows what is free)"
-_DEBUG = "NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
+_OOM_FIRST = "try a batch of 1. If it works, memory was full (nvidia-smi shows what is free)"
+_DEBUG = "set NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
 # Errors that end a rank or prevent its start, and cause the other ranks' messages.
 _RANK_ENDED = (
     *("oom.", "cuda.", "assert.", "xid.", "bus.", "process.killed", "crash.", "loader.", "import.", "cuinit."),
@@ -30,7 +30,7 @@ _ANYTHING = (
 _CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
 # NCCL's result in words, after a source location, as printed by torch, CuPy and NCCL's own tests.
 _NCCL = r"NCCL(_?(error|failure)[\w./:-]{0,120},?| operation .{1,120} failed:) ?"
-_TO = "x = x.to(device): .to() returns a new tensor; for a module model.to(device), before the optimizer is made"
+_TO = "write x = x.to(device): .to() returns a new tensor. Call model.to(device) before the optimizer is made"
 
 TEXTS: tuple[Condition, ...] = (
     strong(
@@ -50,9 +50,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
         _CUBLAS + r"(the GPU program failed to execute|an (internal operation|access to GPU memory space) failed)",
         r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
-        meaning="An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
-        fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure (an index, or an extension such as mmcv that was "
-        "built for another torch: reinstall it); " + _OOM_FIRST,
+        meaning="An earlier kernel wrote outside its memory, or memory is full. cuBLAS itself is rarely at fault.",
+        fix="CUDA_LAUNCH_BLOCKING=1 python … names an earlier failure, such as an index, or an extension (mmcv) built "
+        "for another torch: reinstall it; else " + _OOM_FIRST,
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
@@ -61,9 +61,9 @@ TEXTS: tuple[Condition, ...] = (
         "cuBLAS does not support this product",
         r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)|\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
         _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
-        meaning="The data type (bfloat16, float8) or shape is not for this GPU, or a size or stride exceeds 32 bits.",
-        fix="float16 in place of int8 (faster-whisper: compute_type; newer CTranslate2), or float32: if it works "
-        "the data type is the cause; gpucheck bench matmul shows which ones this GPU multiplies",
+        meaning="This GPU lacks the data type (bfloat16, float8) or shape, or a size or stride exceeds 32 bits.",
+        fix="use float16 instead of int8 (faster-whisper: compute_type; newer CTranslate2), or float32. If float32 "
+        "works, the data type is the cause. gpucheck bench matmul shows which types this GPU multiplies",
     ),
     strong(
         "cublas.invalid",
@@ -71,7 +71,7 @@ TEXTS: tuple[Condition, ...] = (
         _CUBLAS + r"an unsupported value or parameter was passed",
         r"CUBLAS_STATUS_INVALID_VALUE",
         meaning="A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
-        fix="print the shapes before the product; unset LD_LIBRARY_PATH, where another cuBLAS is loaded from",
+        fix="print the shapes before the product; unset LD_LIBRARY_PATH if it leads to another cuBLAS",
         follows=_BEFORE_LIBRARIES,
     ),
     strong(
@@ -81,28 +81,28 @@ TEXTS: tuple[Condition, ...] = (
         r"(initialization failed|is not found)|CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
         r"calling cudnnCreate|\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         meaning="Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
-        fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
+        fix=_OOM_FIRST + ". Else look for a cuDNN of another version in $LD_LIBRARY_PATH, which hides torch's",
         follows=_BEFORE_LIBRARIES,
     ),
     strong(
         "cudnn.version",
-        "cuDNN, or a part of it, is not of the version that is needed",
+        "cuDNN, or one of its libraries, has the wrong version",
         r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|cuDNN version "
         r"incompatibility|(Could not load|undefined) symbol:? cudnn\w+|Loaded runtime CuDNN library: [\d.]+ but "
         r"source was compiled with|libcudnn\w*\.so[.\d]*: undefined symbol|Found cuDNN version \d+, but \w+ was built "
         r"against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)|"
         r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
-        meaning="cuDNN comes in parts that have to be of one version.",
-        fix="pip install nvidia-cudnn-cu12 (cu11, cu13) in the version that the message wants, or `pip show torch`; "
-        "then see which is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
-        "LD_LIBRARY_PATH where it leads to another one, or set it to …/site-packages/nvidia/cudnn/lib",
+        meaning="All libraries of cuDNN must have the same version.",
+        fix="pip install nvidia-cudnn-cu12 (cu11, cu13) in the version that the message or `pip show torch` names. "
+        "LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()' shows which is found first. If "
+        "LD_LIBRARY_PATH leads to another one, unset it or set it to …/site-packages/nvidia/cudnn/lib",
     ),
     hint(
         "cudnn.failed",
         "a cuDNN call failed on the GPU",
         r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
         r"CUDNN_(STATUS_)?BACKEND_API_FAILED|\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
-        meaning="Usually full memory, else a failed earlier kernel, or a torch whose CUDA is older than the GPU.",
+        meaning="Usually memory is full. Else an earlier kernel failed, or torch's CUDA is older than the GPU.",
         fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
@@ -112,7 +112,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuDNN does not support this operation",
         messages.CUDNN_NOT_SUPPORTED,
         meaning="A tensor is not contiguous or has over 2³¹ elements, or the GPU has no code for its data type.",
-        fix="x.contiguous() before the call; a smaller batch",
+        fix="call x.contiguous() before the operation, or use a smaller batch",
     ),
     strong(
         "cudnn.engine",
@@ -122,8 +122,9 @@ TEXTS: tuple[Condition, ...] = (
         r"plan|engine)|Failed to (get|determine best cudnn) convolution algorithm|cudnn_frontend\] Error|cuDNN "
         r"Frontend error|CUDNN_BACKEND_\w+: .{0,40}Failed|CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)|"
         r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
-        meaning="Usually there is no memory for its workspace.",
-        fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there; for attention "
+        meaning="Usually there is no memory for cuDNN's workspace.",
+        fix=_OOM_FIRST
+        + ". Else look for a cuDNN of another version in $LD_LIBRARY_PATH, or turn cuDNN off: for attention "
         "torch.backends.cuda.enable_cudnn_sdp(False), for the rest torch.backends.cudnn.enabled = False",
         follows=_BEFORE_LIBRARIES,
         common=(r"No algorithm worked",),
@@ -133,7 +134,7 @@ TEXTS: tuple[Condition, ...] = (
         "a cuSOLVER call failed",
         r"CUSOLVER_STATUS_\w+|cuSolver internal error|operation cusolver\w+\(.{0,60}\) failed|CUSOLVER API failed",
         meaning="Memory is full, or a matrix holds NaN or infinities.",
-        fix="torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') uses MAGMA instead",
+        fix="check torch.isfinite(x).all(). torch.backends.cuda.preferred_linalg_library('magma') uses MAGMA instead",
         follows=_BEFORE_LIBRARIES,
     ),
     hint(
@@ -141,8 +142,8 @@ TEXTS: tuple[Condition, ...] = (
         "a cuFFT call failed",
         r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+|cuFFT ?error: \w+",
         meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
-        fix="nvidia-smi shows whether the GPU is full: then a smaller batch and "
-        "torch.backends.cuda.cufft_plan_cache.clear(); else a newer torch or program, whose CUDA knows this GPU",
+        fix="nvidia-smi shows whether the GPU is full. If so, use a smaller batch and call "
+        "torch.backends.cuda.cufft_plan_cache.clear(); else install a newer torch or program whose CUDA knows this GPU",
         follows=_BEFORE_LIBRARIES,
     ),
     hint(
@@ -159,7 +160,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not find any implementation for node",
         meaning="TensorRT rejected every kernel that it tried.",
         fix="use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
-        "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
+        "--memPoolSize=workspace:N) with nothing else on the GPU. Then try a newer TensorRT, or the layer in float32",
         follows=("oom.",),
     ),
     hint(
@@ -167,7 +168,7 @@ TEXTS: tuple[Condition, ...] = (
         "a cuSPARSE call failed",
         r"CUSPARSE_STATUS_\w+|CUSPARSE API failed|operation cusparse\w+\(.{0,60}\) failed",
         meaning="Memory is full, or the sparse tensor's indices are wrong.",
-        fix="x.coalesce(), and check its indices",
+        fix="call x.coalesce() and check the indices",
         follows=_BEFORE_LIBRARIES,
     ),
     proof(
@@ -175,8 +176,8 @@ TEXTS: tuple[Condition, ...] = (
         "two ranks use the same GPU",
         r"Duplicate GPU detected|Multiple ranks .{0,40}same (GPU|device|CUDA)",
         meaning="The device of the local rank was not set, or there are more processes than visible GPUs.",
-        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; and not more processes '
-        "on a machine (--nproc-per-node) than torch.cuda.device_count() shows",
+        fix='call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group. Start at most as '
+        "many processes on a machine (--nproc-per-node) as torch.cuda.device_count() shows",
     ),
     proof(
         "nccl.shared_memory",
@@ -184,8 +185,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Call to posix_fallocate failed.{0,40}No space left on device|unable to allocate shared memory.{0,40}nccl|"
         r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)|failed to extend /dev/shm/nccl-|failed to (open|create|"
         r"map) shared memory segment .{0,60}nccl-|NCCL WARN Call to shm_open failed",
-        meaning="Ranks on one machine speak through /dev/shm. A container has 64 MiB of it unless it asked for more.",
-        fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
+        meaning="Ranks on one machine communicate through /dev/shm. A container has 64 MiB of it by default.",
+        fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm shows its size",
         common=(r"Error while (creating|attaching to) shared memory segment",),
     ),
     strong(
@@ -193,7 +194,7 @@ TEXTS: tuple[Condition, ...] = (
         "a CUDA call inside NCCL failed",
         r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed|ncclUnhandledCudaError",
         _NCCL + "unhandled cuda error",
-        meaning="NCCL passes on CUDA's error: `Last error:` or NCCL_DEBUG=INFO names it (memory, a GPU twice, P2P).",
+        meaning="NCCL passes on CUDA's error (memory, a GPU twice, P2P). `Last error:` or NCCL_DEBUG=INFO names it.",
         fix=_DEBUG,
         symptom=True,
         follows=(
@@ -206,9 +207,9 @@ TEXTS: tuple[Condition, ...] = (
         "NVLink's multicast (NVLS) could not be set up",
         r"NVLink SHARP \(NVLS\) Multicast|transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.{0,4}out of memory)",
         r"cuMulticast\w+.{0,60}(fail|error)",
-        meaning="The switches and the fabric manager, which make the groups, failed or were restarted while GPUs ran.",
-        fix="systemctl status nvidia-fabricmanager and nvidia-smi -q | grep -A3 Fabric; after a restart of it reset "
-        "all GPUs together, or reboot. NCCL_NVLS_ENABLE=0 goes on without, more slowly",
+        meaning="The switches and the fabric manager create the groups. They failed, or were restarted while GPUs ran.",
+        fix="systemctl status nvidia-fabricmanager and nvidia-smi -q | grep -A3 Fabric show the state. After a restart "
+        "of the fabric manager, reset all GPUs together, or reboot. NCCL_NVLS_ENABLE=0 runs without NVLS, more slowly",
     ),
     proof(
         "nccl.interface",
@@ -219,10 +220,9 @@ TEXTS: tuple[Condition, ...] = (
         r"connecting to address .{0,60}with family \d+ is neither AF_INET|makeDeviceFor(Interface|"
         r"Hostname)\(\): unsupported gloo device|gloo.{0,60}unsupported gloo device",
         r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
-        meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
-        "machine has only the loopback interface, or its host name has no address.",
-        fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
-        "joins the machines (on one: lo); gloo takes the host name's address: /etc/hosts must not give it 127.0.1.1",
+        meaning="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no interface here, or the host name has no address.",
+        fix="ip -brief address shows the names. unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to the "
+        "interface that joins the machines (on one: lo). /etc/hosts must not map the host name to 127.0.1.1 for gloo",
         common=(r"Unable to find address for: ?\w+",),
     ),
     strong(
@@ -233,7 +233,7 @@ TEXTS: tuple[Condition, ...] = (
         _NCCL + "unhandled system error",
         meaning="Sockets, /dev/shm or InfiniBand failed: usually a wrong interface, a firewall, or an ended rank.",
         fix=_DEBUG
-        + "; ip -brief address shows the interfaces: NCCL_SOCKET_IFNAME=NAME chooses the one that joins the machines",
+        + "; ip -brief address shows the interfaces: set NCCL_SOCKET_IFNAME=NAME to the one that joins the machines",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
@@ -242,7 +242,7 @@ TEXTS: tuple[Condition, ...] = (
         "NCCL reports an internal error",
         r"ncclInternalError",
         _NCCL + "internal error",
-        meaning="A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
+        meaning="NCCL does not understand the topology, the ranks have different NCCL versions, or a rank is gone.",
         fix=_DEBUG,
         symptom=True,
         weak=(
@@ -256,8 +256,8 @@ TEXTS: tuple[Condition, ...] = (
         "NCCL was called in a way that is not allowed",
         r"ncclInvalidUsage|ncclInvalidArgument",
         _NCCL + "invalid (usage|argument)",
-        meaning="More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
-        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
+        meaning="There are more ranks than GPUs, a device is not set, or tensors are on another device than the group.",
+        fix='call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
         symptom=True,
     ),
     proof(
@@ -268,8 +268,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Connection reset by peer|Broken pipe)|NCCL WARN .{0,40}Call to connect returned Connection refused|"
         r"NCCL communicator was aborted on rank(?!.{0,40}Original reason)",
         meaning="This rank is not at fault: find the first rank that failed.",
-        fix="look in the other ranks' logs for the earliest error, and explain that one; where all of them only report "
-        "lost connections, it is the network: NCCL_SOCKET_IFNAME=NAME of the interface, ibstat, dmesg of each machine",
+        fix="look in the other ranks' logs for the earliest error, and explain that one. If all ranks only report lost "
+        "connections, check the network: NCCL_SOCKET_IFNAME=NAME of the interface, ibstat, dmesg of each machine",
         symptom=True,
         follows=_RANK_ENDED,
     ),
@@ -282,11 +282,11 @@ TEXTS: tuple[Condition, ...] = (
         r"are taking the entire process down|Heartbeat monitor timed out! ?Process will be terminated",
         r"\bNCCLHangError\b|\bcollective (is|was|operation is) (deadlocked|hanging|stuck)|\bnccl (watchdog )?(timeout|"
         r"timed out|hang|hangs)\b",
-        meaning="One rank did not join the collective: it crashed, hangs, or does something else (an uneven number of "
+        meaning="One rank did not join the collective: it crashed, hangs, or runs something else (an uneven number of "
         "batches, a different branch, a slow checkpoint). The link is rarely the cause.",
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
-        "machine: `gpucheck bench collective`, and `gpucheck doctor` for the IOMMU",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where. If the first collective hangs on one "
+        "machine, run `gpucheck bench collective`, and check the IOMMU with `gpucheck doctor`",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
@@ -305,9 +305,9 @@ TEXTS: tuple[Condition, ...] = (
         "a transfer of NCCL over InfiniBand or RoCE failed",
         r"NET/IB\w? ?: ?Got (async event|completion .{0,80}(error|status)[= ]{0,2}(\d|IBV_WC))|ibv_\w+ failed|"
         r"misc/ibvwrap\.cc.{0,60}(WARN|fail)|NET/IB ?: (Unable to|No valid|.{0,40}failed)|NET/IB.{0,40}Got async event",
-        meaning="The number or word in the message decides: it is ibv_wc_status of libibverbs.",
-        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat shows the ports, show_gids the index for "
-        "NCCL_IB_GID_INDEX on RoCE; ib_write_bw between the two machines tests the link without NCCL",
+        meaning="The number or word in the message names the cause: it is ibv_wc_status of libibverbs.",
+        fix="set NCCL_IB_DISABLE=1 to see whether InfiniBand is the cause. ibstat shows the ports, show_gids the index "
+        "for NCCL_IB_GID_INDEX on RoCE. ib_write_bw between the machines tests the link without NCCL",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
     ),
     proof(
@@ -317,8 +317,8 @@ TEXTS: tuple[Condition, ...] = (
         r"No backend type associated with device type cuda|cannot import name 'ProcessGroupNCCL'",
         r"not compiled with NCCL support|NCCL support is not compiled",
         r"Requires distributed package to be available|torch\.distributed is not available",
-        meaning="A CPU wheel, Windows or macOS has none; or no GPU is visible.",
-        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (torch.version.cuda says)",
+        meaning="A CPU wheel, Windows or macOS has no NCCL, or no GPU is visible.",
+        fix="without a GPU, use init_process_group('gloo'). Else install a torch for CUDA (check torch.version.cuda)",
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     proof(
@@ -330,19 +330,20 @@ TEXTS: tuple[Condition, ...] = (
         r"errno: 98 - Address already in use|RuntimeError: Address already in use|DistNetworkError.{0,120}EADDRINUSE",
         r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
-        fix="torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
+        fix="use torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
+        common=(r"error while attempting to bind on address",),
     ),
     strong(
         "dist.rendezvous",
-        "not every rank came to the rendezvous",
+        "not every rank reached the rendezvous",
         r"DistStoreError|Timed out after \d+ seconds waiting for clients|RendezvousTimeoutError|The client socket has "
         r"(timed out|failed to connect to any)|Timed out initializing process group in store based barrier|"
         r"RendezvousConnectionError|RendezvousClosedError|RendezvousStateError|The connection to the C10d store has "
         r"failed|wait timeout after \d+ms, keys:|store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)|"
         r"RuntimeError: Socket Timeout|Unable to meet other processes at the rendezvous|retrieved \(gai error: -\d",
         r"The client socket has failed to connect to .{0,80}errno: 1\d\d\b",
-        meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is wrong, or a rank died before.",
-        fix="look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
+        meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is wrong, or a rank died earlier.",
+        fix="look at the first error of the missing ranks; run nc -vz MASTER_ADDR MASTER_PORT on each machine",
         symptom=True,
         weak=(r"\b(c10d|TCPStore|rendezvous\w*)\b.{0,120}(error|fail|time ?out|timed out|refused|closed)",),
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
@@ -352,9 +353,9 @@ TEXTS: tuple[Condition, ...] = (
         "dist.accelerate",
         "accelerate does not start on several RTX 40 GPUs until P2P and InfiniBand are turned off",
         r"RTX [\d or]{4,14} series (doesn'?t|does not) support faster communication",
-        meaning="GeForce GPUs have no P2P, without which NCCL would fail later.",
-        fix="export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1, spelt so, in the shell that starts it (Windows: set, one a "
-        "line), or accelerate launch, which sets both; for one GPU CUDA_VISIBLE_DEVICES=0",
+        meaning="GeForce GPUs have no P2P. Without the settings, NCCL would fail later.",
+        fix="export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1 in the shell that starts the program (Windows: set, one a "
+        "line), or use accelerate launch, which sets both. For one GPU set CUDA_VISIBLE_DEVICES=0",
     ),
     proof(
         "dist.environment",
@@ -369,9 +370,9 @@ TEXTS: tuple[Condition, ...] = (
         r"world size) parameter missing|Unable to detect suitable master address|torch\.distributed (is|was) not (yet "
         r")?initialized",
         r"requires? the LOCAL_RANK environment variable|\bLOCAL_RANK is not in the environment",
-        meaning="It was started with python and not by torchrun, or uses a collective before init_process_group.",
-        fix="torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first "
-        "collective (Megatron: then initialize_model_parallel(), before the model is made)",
+        meaning="The program was started with python, not torchrun, or uses a collective before init_process_group.",
+        fix="start it with torchrun --standalone --nproc-per-node=N program.py, and call init_process_group() before "
+        "the first collective (Megatron: then initialize_model_parallel(), before the model is made)",
     ),
     strong(
         "dist.set_device",
@@ -387,14 +388,15 @@ TEXTS: tuple[Condition, ...] = (
         r"the GPU devices are not known|nccl communicator is created to work on|selected device indices .{0,80}don'?t "
         r"match the local rank|DistributedDataParallel'?s? (device_ids and output_device arguments only work|input "
         r"module must be on the same)|DeviceMesh only support homogeneous hardware|participants have overlapping",
-        meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
-        fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
-        'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
+        r"\b(\d+) n/a n/a (\d+) c \S+ \d+mib.{0,600}\b(?!\1\b)\d+ n/a n/a \2 c \S+ \d+mib",
+        meaning="Each process uses cuda:0 until it sets its own GPU. NCCL, FSDP and DDP then use that one too.",
+        fix='set local_rank = int(os.environ["LOCAL_RANK"]), call torch.cuda.set_device(local_rank) before making the '
+        'model, init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
         follows=("oom.", "nccl.duplicate"),
     ),
     strong(
         "dist.world_size",
-        "the number of processes, or of parallel parts, does not fit the model or the configuration",
+        "the number of processes or parallel parts does not fit the model or the configuration",
         r"train_batch_size is not equal to micro_batch_per_gpu|(divisible|divide|divided|equal|match)\w*( evenly)?( "
         r"by| to)?( the)?( \w+){0,2} world[_ ]?size|(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline|"
         r"data|context|expert|sequence)[-_ ]?(model[-_ ]?)?parallel[\w ]{0,12}size|batch size .{0,40}divisible by "
@@ -403,56 +405,57 @@ TEXTS: tuple[Condition, ...] = (
         r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
         r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
-        r"BLOCK_SIZE_K|not aligned with the quantized weight shape",
+        r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by",
+        r"num_processes: 1\b.{0,200}num_machines: [2-9]",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
-        meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
-        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message: the pipeline size has to "
-        "divide the layers, the tensor size the heads; batch = micro batch × accumulation × processes",
+        meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",
+        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message. The pipeline size must "
+        "divide the layers, the tensor size the heads. The batch size is micro batch × accumulation × processes",
+        common=(r"AssertionError: \d+ is not divisible by \d+",),
     ),
     proof(
         "dist.mismatch",
         "the ranks do not call the same collectives",
         r"Detected mismatch between collectives on ranks|CollectiveFingerPrint|Mismatched collective detected",
         r"Message truncated ?: received \d+ bytes instead of|op\.preamble\.(length|nbytes)",
-        meaning="One rank takes another branch, or tensors of another shape.",
-        fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
+        meaning="One rank runs another branch, or has tensors of another shape.",
+        fix="make every rank call the same collectives in the same order with the same shapes. The message names both",
     ),
     proof(
         "dist.libuv",
-        "torch's store wants libuv, which this build does not have",
+        "torch's store requires libuv, which this build does not have",
         r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",
-        meaning="torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
-        fix="export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
+        meaning="torch 2.4 and newer start the TCPStore with libuv. The builds for Windows have none.",
+        fix="export USE_LIBUV=0 before the program starts (in code: set os.environ before importing torch)",
     ),
     strong(
         "ray.resources",
-        "Ray has no node with the GPUs that were asked for",
+        "no Ray node has the requested GPUs",
         r"No available node types can fulfill resource request|placement group creation timed out|resource request "
         r"cannot be scheduled right now: ?\{.{0,60}GPU|(create|reserve|schedule)\w* .{0,60}placement "
         r"group.{0,200}(GPU|timed out|timeout|not ready)|placement group .{0,120}(cannot|can't|could not|couldn't|is "
         r"not) be? ?(created|scheduled|ready)|Total available GPUs .{0,40}is less than total desired GPUs|required "
         r"GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
-        meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
-        fix="ray status shows what is used and waits: where a node left, ray stop on all and start head and workers "
-        "again with one version of Ray and Python; ask for fewer GPUs (tensor_parallel_size, num_gpus), or add a node",
+        meaning="A task, actor or placement group waits for more GPUs than one node, or the cluster, has free.",
+        fix="ray status shows what is used and what waits. If a node left, ray stop on all nodes, then start head and "
+        "workers again with one version of Ray and Python. Else request fewer GPUs (num_gpus), or add a node",
         follows=("nvml.", "xid.", "cuinit."),
     ),
     proof(
         "dist.ready_twice",
         "a parameter's gradient was ready twice in one step",
         r"Expected to mark a variable ready only once|has been marked as ready twice",
-        meaning="DistributedDataParallel counts each gradient once: the parameter was used twice, usually by "
-        "checkpointing with reentrant backward, by shared weights, or by two forward passes before one backward.",
-        fix="gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)); "
-        "find_unused_parameters=False, or ddp static_graph=True",
+        meaning="DistributedDataParallel counts each gradient once, but the parameter was used twice: usually by "
+        "reentrant checkpointing, shared weights, or two forward passes before one backward.",
+        fix="set gradient_checkpointing_kwargs={'use_reentrant': False}, find_unused_parameters=False; or static_graph",
     ),
     proof(
         "dist.child",
         "a process that torchrun started has failed",
         r"ChildFailedError|torch\.multiprocessing\.spawn\.ProcessExitedException|ProcessRaisedException|failed "
         r"\(exitcode: -?\d+\) local_rank|exits with return code = -?\d+|SignalException: Process \d+ got signal",
-        meaning="torchrun only passes it on. The cause is the first error above, of the rank called root cause.",
-        fix="explain that rank's traceback; @record of torch.distributed.elastic.multiprocessing.errors summarises it",
+        meaning="torchrun only reports it. The cause is the first error above, of the rank called root cause.",
+        fix="explain that rank's traceback. @record of torch.distributed.elastic.multiprocessing.errors summarises it",
         symptom=True,
         follows=_ANYTHING,
     ),
@@ -461,9 +464,9 @@ TEXTS: tuple[Condition, ...] = (
         "a parameter took no part in the loss",
         r"parameters that were not used in producing|Expected to have finished reduction in the prior iteration "
         r"before|training graph has changed in this iteration|Parameter indices which did not receive grad",
-        meaning="DistributedDataParallel waits for every gradient: a branch, or an output, was not used.",
-        fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
-        "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
+        meaning="DistributedDataParallel waits for every gradient, but a branch or an output was not used.",
+        fix="set find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: "
+        "strategy='ddp_find_unused_parameters_true'), or remove the branch. TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
     ),
     strong(
         "dist.tcp",
@@ -476,14 +479,15 @@ TEXTS: tuple[Condition, ...] = (
         r"(Connection reset|Broken pipe|Connection was likely closed|Failed)|setting up NCCL communicator and "
         r"retrieving ncclUniqueId.{0,200}got error|Failed to recv, got 0 bytes|Failed to check the \W?should dump\W? "
         r"flag on TCPStore|DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
-        meaning="The process at the other end, usually rank 0 that holds the store, ended earlier.",
-        fix="look in the other ranks' logs, rank 0's first, for the earliest error",
+        meaning="The process at the other end ended earlier. Usually it is rank 0, which holds the store.",
+        fix="look for the earliest error in the other ranks' logs, rank 0's first",
         symptom=True,
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
     ),
     proof(
         "tensor.device_mismatch",
         "two tensors are on different devices",
+        r"Gather function not implemented for CPU tensors",
         r"Expected all tensors to be on the same device|but found at least two devices|tensors? (to be )?on the same "
         r"device, but got|Unhandled FakeTensor Device Propagation|is on .{1,12}, but expected .{0,30} to be on|all "
         r"tensors must be on devices\[0\]|found two different devices|Tensor on device \w+ is not on the expected "
@@ -506,7 +510,8 @@ TEXTS: tuple[Condition, ...] = (
         r"on the same device as the indexed tensor",
         r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
         meaning="One operand was not moved. The message names both devices.",
-        fix=_TO + "; torch.zeros(…, device=x.device) (Lightning: self.device); self.register_buffer",
+        fix=_TO
+        + ". Make new tensors with torch.zeros(…, device=x.device) (Lightning: self.device), or self.register_buffer",
     ),
     proof(
         "tensor.type_mismatch",
@@ -531,8 +536,8 @@ TEXTS: tuple[Condition, ...] = (
         r"gradient accumulation data|Index put requires the source and destination dtypes match|result type \w+ "
         r"can'?t be cast to the desired output type",
         r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype|Promotion for Float8 Types is not",
-        meaning="A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
-        fix="model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
+        meaning="Parts of the model have different types (float16, bfloat16, float32), or an index is no integer.",
+        fix="use model.to(dtype) and x.to(dtype) with one type, or run the step under torch.autocast",
     ),
     proof(
         "tensor.not_implemented",
@@ -540,9 +545,9 @@ TEXTS: tuple[Condition, ...] = (
         r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
         r"not implemented for '?(Complex|Float8_)\w+|\w+ not implemented for '?(UInt\d+|Float4\w+)",
         r"\b\w+_(cpu|cuda|mps)\w*\b.{0,3} not (currently )?implemented for",
-        meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
-        fix="on the CPU model.float() and x.float(), no option for fp16 (A1111: --no-half --precision full); or run it "
-        "on the GPU, where torch.cuda.is_available() is True; a type that the GPU lacks: bfloat16 or float32",
+        meaning="Usual cases are float16 on the CPU, float8 outside matrix products, and integers in a loss.",
+        fix="on the CPU use model.float() and x.float() and no fp16 option (A1111: --no-half --precision full). If "
+        "torch.cuda.is_available() is True, run it on the GPU. For a type that the GPU lacks, use bfloat16 or float32",
     ),
     proof(
         "tensor.numpy",
@@ -550,7 +555,7 @@ TEXTS: tuple[Condition, ...] = (
         r"can'?t convert .{1,12} device type tensor to numpy|can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
         r"Can'?t call numpy\(\) on Tensor that requires grad",
         meaning="NumPy works in host memory and has no gradients.",
-        fix="x.detach().cpu().numpy()",
+        fix="convert with x.detach().cpu().numpy()",
     ),
     proof(
         "tensor.meta",
@@ -558,8 +563,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Cannot copy out of meta tensor; no data|Tensor\.item\(\) cannot be called on meta tensors",
         r"is on the meta device, we need a `?value`?|`?from_pretrained`? with a meta device context manager",
         r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device|not on the expected device meta",
-        meaning="A part made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) got no weights.",
-        fix="model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
+        meaning="A module on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) got no weights.",
+        fix="call model.to_empty(device=…) and load the weights, or load with device_map and remove .to()",
     ),
     strong(
         "tensor.backend",
@@ -567,27 +572,26 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
         r"Not compiled with (GPU|CUDA) support|implementation for device \w+(:\d)? not found",
         r"is not implemented on (CPU|GPU|CUDA)\b",
-        meaning="An extension was built for the CPU alone, or the package has CUDA code and torch has none.",
-        fix="reinstall the package that the operation's name begins with, at the version made for this torch "
-        "(torchvision: pip list | grep -i torch, both with or both without +cu…); an operation of aten:: is of "
-        "torch: x.cpu() for that call, a sparse tensor first .to_dense()",
+        meaning="An extension was built for the CPU only, or the package has CUDA code and torch has none.",
+        fix="reinstall the package that the operation's name begins with, at the version for this torch (torchvision: "
+        "pip list | grep -i torch, both with or both without +cu…). For aten:: operations, use x.cpu() or .to_dense()",
         follows=("xformers.setup", "import.nms"),
     ),
     proof(
         "tensor.load",
-        "a checkpoint was saved on a device that is not here",
+        "a checkpoint was saved on a device that this machine lacks",
         r"Attempting to deserialize object on (a )?(CUDA|MPS|XPU) device",
         r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+|don'?t know how to restore data location of",
         meaning="torch.load puts tensors where they were saved.",
-        fix='torch.load(path, map_location="cpu"), then model.to(device)',
+        fix='use torch.load(path, map_location="cpu"), then model.to(device)',
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     proof(
         "tensor.generator",
         "the random generator is on another device",
         r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",
-        meaning="torch.randperm, a sampler or a DataLoader got another device's, often after torch.set_default_device.",
-        fix="torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
+        meaning="torch.randperm, a sampler or a DataLoader got another, often after torch.set_default_device.",
+        fix="make torch.Generator(device=…) on the tensors' device; a DataLoader needs one on the CPU",
     ),
     proof(
         "tensor.placed",
@@ -599,24 +603,24 @@ TEXTS: tuple[Condition, ...] = (
         r"(Cannot|can'?t) (move|copy) .{0,40}(quantized|offloaded) (model|module)|loaded with `?accelerate`? and "
         r"therefore cannot be moved to a specific device|cannot cast a bitsandbytes model in a new `?dtype",
         weak=(r"shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",),  # two 4-bit weights in each byte of one row
-        meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
-        fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
-        'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several start a Trainer by torchrun',
+        meaning="4-bit and 8-bit models, and models with device_map or offloading, are placed while they load.",
+        fix="remove .to() and .cuda() of the model, and diffusers' enable_…_cpu_offload(), which calls them. "
+        'device_map={"": 0} in from_pretrained uses one GPU for all. For several GPUs start a Trainer by torchrun',
     ),
     proof(
         "tensor.pin",
         "a tensor outside host memory cannot be pinned",
         r"only (dense )?CPU (tensors|memory) can be pinned|Pin memory is only supported for CPU tensors",
         meaning="The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
-        fix="leave the dataset's tensors on the CPU, or pin_memory=False",
+        fix="keep the dataset's tensors on the CPU, or set pin_memory=False",
     ),
     proof(
         "tensor.device_string",
-        "the name of a device is not understood",
+        "torch does not know this device name",
         r"Invalid CUDA '?(--)?device ?=?'?cuda'? requested|Invalid device string",
         r"Expected one of cpu, cuda, ipu, xpu|Device string must not be empty",
-        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and similar take only the GPU's number.",
-        fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
+        meaning="Devices are cpu, cuda, cuda:1, mps, xpu and meta. YOLOv5 and similar take only the GPU's number.",
+        fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0). gpucheck devices shows torch's name of each",
     ),
     proof(
         "mps.operation",
@@ -629,8 +633,8 @@ TEXTS: tuple[Condition, ...] = (
         r"implemented)|\bMPS: .{0,60}is supported natively starting from macOS|\bMPS does not support \w+ (op|"
         r"operation|operator)\b",
         meaning="This release of torch has no Metal code for it.",
-        fix="pip install -U torch first: each release has more of them; else PYTORCH_ENABLE_MPS_FALLBACK=1, set before "
-        'Python starts, or .to("cpu") computes it on the CPU; or a newer macOS',
+        fix="pip install -U torch first, because each release adds operations. Else set PYTORCH_ENABLE_MPS_FALLBACK=1 "
+        'before Python starts, or call .to("cpu"), to compute it on the CPU; or update macOS',
     ),
     hint(
         "mps.command_buffer",
@@ -639,7 +643,7 @@ TEXTS: tuple[Condition, ...] = (
         r"failed assertion \W?commit an already committed command buffer",
         r"ggml_metal\w*: error: failed to (create|allocate)|command buffer exited with error status",
         r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+|Caused GPU (Hang|Timeout|Address Fault) Error",
-        meaning="A kernel took too long or used memory outside its own, or another program failed. Results are lost.",
+        meaning="A kernel ran too long or used memory outside its own, or another program failed. Results are lost.",
         fix="use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
         follows=("oom.mps",),
     ),
@@ -652,16 +656,15 @@ TEXTS: tuple[Condition, ...] = (
         r"BFloat16 is not supported on MPS|does not support input type \W?\w+\W? in (the )?MPS backend",
         r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
         r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
-        meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
-        "some operations. NumPy's arrays are float64 unless made otherwise.",
-        fix="x.float() before .to('mps') for float64 (NumPy: a.astype('float32')); else the CPU for what needs it",
+        meaning="Metal has no float64 (NumPy's default) and no float8. Older macOS lacks bfloat16 and complex numbers.",
+        fix="call x.float() before .to('mps') for float64 (NumPy: a.astype('float32')). Else compute it on the CPU",
     ),
     proof(
         "amp.unscale",
         "the gradient scaler was given float16 gradients",
         r"Attempting to unscale FP16 gradients",
-        meaning="A GradScaler needs float32 weights, and float16 only in autocast.",
-        fix="leave the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
+        meaning="A GradScaler needs float32 weights, with float16 only in autocast.",
+        fix="keep the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
     ),
     strong(
         "amp.bfloat16",
@@ -669,10 +672,10 @@ TEXTS: tuple[Condition, ...] = (
         r"Your setup doesn'?t support bf16/gpu|Current CUDA Device does not support bfloat16|(bf16|bfloat16) "
         r".{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)|(bf16|bfloat16) "
         r".{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)|Your device does not support bf16",
-        meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, dtype='half'; LLaMA-Factory: "
-        "vllm_dtype or infer_dtype float16); on a newer one "
-        "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows what torch sees",
+        meaning="GPUs have bfloat16 from compute capability 8.0 on. A torch for the CPU sees no GPU at all.",
+        fix="before Ampere use --fp16 instead of --bf16 (vLLM: --dtype half, dtype='half'; LLaMA-Factory: vllm_dtype "
+        "or infer_dtype float16). On a newer GPU python -c 'import torch; print(torch.version.cuda, "
+        "torch.cuda.get_device_capability())' shows what torch sees",
     ),
     proof(
         "attention.kernel",
@@ -687,9 +690,9 @@ TEXTS: tuple[Condition, ...] = (
         "to launch|FlashAttention (forward |backward )?(only )?(supports?|for) head dim|Expected (query|q), (key|k),? "
         "and (value|v).{0,40}head (dim|size)|(Flash|Mem efficient|Memory efficient) attention kernel not used because|"
         r"Unsupported KV type combination|Unsupported max_mma_kv|cannot run the operation \(CPY\)",
-        meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
-        fix="warnings above say why each was left out (TransformerEngine: NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2); "
-        'attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
+        meaning="The allowed kernels do not support its data type, its head size, its mask or this GPU.",
+        fix="read the warnings above, which say why each kernel was rejected (TransformerEngine: NVTE_DEBUG=1 "
+        'NVTE_DEBUG_LEVEL=2). attn_implementation="sdpa", or SDPBackend.MATH, takes any input',
     ),
     proof(
         "attention.flash",
@@ -702,24 +705,25 @@ TEXTS: tuple[Condition, ...] = (
         "requires compute capability|(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
         meaning="FlashAttention 2 needs 8.0 or newer with 16 bits, 3 a Hopper GPU (9.0), 4 Hopper or Blackwell.",
-        fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
-        "exllamav2: pip uninstall flash-attn. nvidia-smi --query-gpu=name,compute_cap --format=csv shows what it has",
+        fix='set attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend '
+        "(exllamav2: pip uninstall flash-attn). nvidia-smi --query-gpu=name,compute_cap --format=csv shows the GPU's",
         wraps=(r"Error running sage attention",),
     ),
     proof(
         "attention.dtype",
-        "FlashAttention got another data type than float16 or bfloat16",
+        "FlashAttention got a data type other than float16 or bfloat16",
         r"Flash ?Attention[- ]?[\d.]* only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
         r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
-        meaning="The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
-        fix="dtype=torch.bfloat16 (older: torch_dtype=) in from_pretrained, or torch.autocast around the call",
+        meaning="The query, key or value is float32: the model was loaded as float32, or a norm or adapter casts it.",
+        fix="use dtype=torch.bfloat16 (older: torch_dtype=) in from_pretrained, or torch.autocast around the call",
     ),
     proof(
         "dtensor.mixed",
         "an operation got a sharded tensor beside a plain one",
         r"mixed torch\.Tensor and DTensor",
-        meaning="FSDP2 and tensor parallelism make parameters DTensors; tensors outside the wrapped module stay plain.",
-        fix="call the wrapped module instead of using its parameters directly; else distribute_tensor(x, mesh, "
+        r"Tensor'? object has no attribute \W?(full_tensor|to_local)\b",
+        meaning="FSDP2 and tensor parallelism make parameters DTensors. Tensors outside the wrapped module stay plain.",
+        fix="call the wrapped module instead of using its parameters directly. Else use distribute_tensor(x, mesh, "
         "[Replicate()]) for the plain tensor, or p.full_tensor() for the sharded one",
     ),
 )

@@ -7,7 +7,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import CUDA_SAYS, SMALLER, hint, proof, strong
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
-_FITS = f"{SMALLER}, end other programs on the GPU; {_FINDS}"
+_FITS = f"{SMALLER}; end other programs on the GPU; {_FINDS}"
 _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {SMALLER}; {_FINDS}"
 # Names in the kernel's log of Python processes and of model servers.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
@@ -35,9 +35,9 @@ TEXTS: tuple[Condition, ...] = (
         r"RayTaskError\(OutOfMemoryError\)(?!: Task was)|reason: out of memory\b|\bPxg\w*Allocator fail to allocate "
         "memory",
         CUDA_SAYS + r"out of memory",
-        meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
-        "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
-        "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
+        meaning="The program requested more GPU memory than was free. torch's message shows what fills the GPU: "
+        "'allocated by PyTorch', 'reserved but unallocated', or 'process N has'. If the reserved part is large, memory "
+        f"is fragmented, and {messages.EXPANDABLE_SEGMENTS} helps.",
         fix=_OTHERS,
         common=(r"Maximum pool size exceeded|Out of memory allocating [\d,]+ bytes",),
         follows=("oom.hip",),
@@ -48,7 +48,7 @@ TEXTS: tuple[Condition, ...] = (
         r"HIP out of memory|(HIP|ROCm) error: out of memory|Triton Error \[HIP\]: .{0,20}out of memory",
         r"hipError(OutOfMemory|MemoryAllocation)|hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
         r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc|unable to allocate ROCm\d* buffer",
-        meaning="torch asked ROCm for more than was free on the device.",
+        meaning="torch requested more than was free on the device.",
         fix=_OTHERS.replace("gpucheck devices --processes (or nvidia-smi)", "rocm-smi --showpids"),
     ),
     proof(
@@ -57,7 +57,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(DPCPP|XPU) out of memory|Exceeded max size of memory object allocation",
         messages.LEVEL_ZERO,
         r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
-        meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
+        meaning="torch requested more than was free on the device or on the host.",
         fix=_FITS,
     ),
     proof(
@@ -66,7 +66,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[METAL\].{0,60}Insufficient Memory|command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
         r"MPS backend out of memory|Failed to allocate private MTLBuffer",
         r"kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory",
-        meaning="Metal shares the machine's memory, and torch limits its own share. The message names the limit.",
+        meaning="Metal shares the machine's memory, and torch limits its share. The message names the limit.",
         fix=_FITS,
     ),
     proof(
@@ -77,14 +77,14 @@ TEXTS: tuple[Condition, ...] = (
         r"total bytes of NDArray > 2\*\*32|buffer is not large enough\. Must be \d+ bytes",
         r"MPSGr?aph does not support tensor dims larger than INT_MAX",
         meaning="Metal limits the size of a single buffer, even if more memory is free.",
-        fix="make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
+        fix="make the tensor smaller: use a smaller batch or a shorter sequence, or compute it in parts",
     ),
     proof(
         "oom.cpu",
         "host memory (RAM) is full",
         messages.CPU_ALLOCATOR,
         meaning="A tensor on the CPU exceeds the machine's, the container's or the shell's limit (ulimit -v).",
-        fix="print the shape: it may be wrong; free -h, top show who uses RAM, gpucheck memory --device cpu the limits",
+        fix="print the shape: it may be wrong. free -h, top show who uses RAM, gpucheck memory --device cpu the limit",
     ),
     strong(
         "oom.host",
@@ -94,9 +94,9 @@ TEXTS: tuple[Condition, ...] = (
         messages.OF_RUNTIME + r".{0,600}cudaHost(Alloc|Register)",
         r"pin_memory=True\)?.{0,40}" + messages.OF_RUNTIME,
         r"\A.{0,70}std::bad_alloc(?!: out_of_memory: CUDA).{0,30}\Z|\A\W*MemoryError\W*\Z",
-        meaning="The machine's, the container's or the shell's limit of RAM, not the GPU's memory, is reached.",
-        fix="fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
-        "memory --device cpu show the limits. On Windows (WinError 1455) use a larger paging file",
+        meaning="The limit of RAM of the machine, container or shell is reached, not that of GPU memory.",
+        fix="use fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory. free -h and "
+        "gpucheck memory --device cpu show the limits. On Windows (WinError 1455) use a larger paging file",
         common=(
             r"_ArrayMemoryError|Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
@@ -119,10 +119,10 @@ TEXTS: tuple[Condition, ...] = (
         r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure|"
         r"exceeds the memory usage threshold of .{0,40}Ray killed|killed due to the node running low on memory",
         r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
-        meaning="The kernel's OOM killer or the container's limit ended it by SIGKILL (9 or 137): RAM, not GPU memory.",
-        fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
-        "low_cpu_mem_usage), or a higher limit of the container or job (docker --memory, Kubernetes limits.memory, "
-        "Slurm --mem); sudo dmesg | grep -i -e oom -e killed names the process and what it held",
+        meaning="The OOM killer or the container's limit ended it with SIGKILL (9 or 137): RAM, not GPU memory.",
+        fix="use fewer DataLoader workers or a smaller prefetch_factor, load weights once per machine (mmap, "
+        "low_cpu_mem_usage), or raise the container's or job's limit (docker --memory, Kubernetes limits.memory, Slurm "
+        "--mem); sudo dmesg | grep -i -e oom -e killed names the process and its memory",
         common=(
             r"Out of memory: Kill(ed)? process|oom-kill:|invoked oom-killer|oom_reaper: reaped process|OOMKilled",
             r"Memory cgroup out of memory|SIGKILL.{0,40}(probably|likely|possibly|perhaps).{0,20}memory",
@@ -131,14 +131,14 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "process.killed",
-        "the process was killed from outside (SIGKILL)",
+        "the process was killed from outside (SIGKILL), usually because RAM was full",
         r"A worker died or was killed while executing|Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|Signal 9 "
         r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|interrupted by signal 9",
         r"\bactor (is dead|died)\b|its worker process has died|(exitcode ?:|exits with return code =) ?-9\b|\bexit(ed "
         r"with)?( status| code)?:? ?137\b",
-        meaning="Signal 9 ended it: usually the kernel's OOM killer (RAM, not GPU memory), or a scheduler's limit.",
-        fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then "
-        "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
+        meaning="Signal 9 ended it. Usually the OOM killer (RAM, not GPU memory) or a scheduler's limit sent it.",
+        fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether memory was full. If so, "
+        "use fewer workers, or raise the limit; else read the scheduler's log (sacct, kubectl describe pod)",
         symptom=True,
         common=(
             r"(exit|return) ?code ?[=:]? ?-9\b|^Killed\.?$|line \d+: +\d+ Killed\b|\[\d+\] ?[+-]? ?\d+ killed\b",
@@ -153,15 +153,15 @@ TEXTS: tuple[Condition, ...] = (
         "oom.nccl",
         "NCCL found no memory left on the GPU",
         r"Cuda failure (\d+ )?'out of memory'|Failed to CUDA (host )?(m|c)alloc",
-        meaning="NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
-        fix="use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
+        meaning="NCCL allocates buffers on the GPU besides torch's memory, and torch had already taken that memory.",
+        fix="use a smaller batch; or call torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
     ),
     strong(
         "oom.cublas",
         "cuBLAS found no memory left on the GPU",
         r"CUBLAS_STATUS_ALLOC_FAILED|(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         r"\bcuBLAS (error|failure|status)( code)?:? ?\(?3\b",
-        meaning="cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left.",
+        meaning="cuBLAS needs memory for its handle and workspace besides torch's cache, and none was left.",
         fix=_OTHERS,
     ),
     strong(
@@ -176,16 +176,16 @@ TEXTS: tuple[Condition, ...] = (
         "torch could not ask NVML while it was out of memory",
         r"NVML internal assert.{0,60}(OOM|out of memory)|NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         r"NVML_SUCCESS == (r\b|DriverAPI)",
-        meaning="Memory was full; for its message torch called NVML, which does not answer on MIG and Jetson.",
+        meaning="Memory was full. For its message torch called NVML, which does not answer on MIG and Jetson.",
         fix=_FITS,
     ),
     hint(
         "oom.onednn",
         "oneDNN could not set up an operation",
         messages.ONEDNN,
-        meaning="On the CPU usually RAM is full; on Intel's GPUs the integrated one was taken in place of the Arc.",
-        fix="with an Arc GPU ONEAPI_DEVICE_SELECTOR=level_zero:N, its number in sycl-ls (or disable the integrated "
-        "one); on the CPU a batch of 1: where it works, gpucheck find-batch-size --device cpu finds what fits",
+        meaning="On a CPU, usually RAM is full. With an Intel Arc, usually the integrated GPU was used instead.",
+        fix="with an Arc GPU, set ONEAPI_DEVICE_SELECTOR=level_zero:N to its number in sycl-ls, or disable the "
+        "integrated GPU. On the CPU, try a batch of 1. If it works, run gpucheck find-batch-size --device cpu",
     ),
     hint(
         "oom.handles",
@@ -199,64 +199,67 @@ TEXTS: tuple[Condition, ...] = (
         "oom.aot",
         "a model compiled ahead of time failed as it ran",
         messages.AOT_RUN,
-        meaning="The runner hides the cause; out of memory is the most frequent one.",
-        fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
+        meaning="The runner hides the cause. Full memory is the most frequent one.",
+        fix="set CUDA_LAUNCH_BLOCKING=1 and run the same input again, then a smaller one",
         symptom=True,
     ),
     hint(
         "cuda.held",
         "GPU memory is still held after its program ended",
         r"\bC Unknown Error \d{3,}MiB",
-        meaning="A child of it still runs (DataLoader, a rank, a notebook), or a container's, which nvidia-smi hides.",
-        fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (a zombie: its parent, ps -ef "
-        "--forest), or docker stop NAME; else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
+        meaning="A child process (DataLoader, a rank, a notebook) or a container still runs. nvidia-smi may hide it.",
+        fix="sudo fuser -v /dev/nvidia* on the host lists the holders: kill -9 PID (for a zombie its parent, ps -ef "
+        "--forest), or docker stop NAME. Else, with nothing running, sudo nvidia-smi --gpu-reset -i INDEX, or reboot",
         weak=(
             r"zombie process.{0,120}(gpu|cuda)|(gpu|cuda|video) ?(mem\w*|ram) .{0,40}(\bnot|n'?t|still|stays?) "
             r".{0,16}(releas|freed|clear|occup|held|full|used).{0,60}\b(kill|stop|end|exit|terminat|clos|interrupt|"
             r"reboot)|\b(kill|stop|exit|ctrl|interrupt)\w*\b.{0,60}(gpu|cuda|video) ?(mem\w*|ram) .{0,30}(not|n'?t|"
-            "still) (re|f|be|oc)",
+            r"still) (re|f|be|oc)|\bgpus? (were|was|are|is) still (occupied|used|full)|不\w{0,3}释放显存|"
+            r"显存.{0,12}占用.{0,20}(没有|看不到).{0,12}进程",
         ),
         follows=("oom.cuda", "cuinit."),
     ),
     hint(
         "memory.shared",
-        "GPU memory is full, and Windows uses RAM in its place (shared GPU memory), which is very slow",
+        "GPU memory is full, and Windows uses much slower RAM instead (shared GPU memory)",
         r"\bshared (GPU|video) memory\b.{0,90}\b(fill|slow|spill)\w*|\b(uses|into) shared GPU memory|\bsysmem fallback",
         meaning="NVIDIA's driver moves memory to RAM instead of ending the program with out of memory.",
-        fix="a smaller model, batch or picture, until Task Manager shows no shared GPU memory; NVIDIA Control Panel, "
-        "Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback turns it off",
+        fix="use a smaller model, batch or picture until Task Manager shows no shared GPU memory. To turn it off, set "
+        "NVIDIA Control Panel, Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback",
     ),
     hint(
         "oom.grows",
-        "GPU memory grows: the program probably keeps tensors of earlier steps",
-        meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that made it.",
-        fix="training: loss.item() where losses are added up, x.detach().cpu() for what is kept; inference: the call "
-        "under torch.inference_mode(); print(torch.cuda.memory_allocated()) after each step shows the growth",
+        "memory grows: the program probably keeps tensors of earlier steps",
+        meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that produced it.",
+        fix="in training, add up loss.item() and keep x.detach().cpu(); in inference, call the model under "
+        "torch.inference_mode(). print(torch.cuda.memory_allocated()) after each step shows the growth",
         common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
         weak=(
             r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\b(increas|grow|creep|climb|accumulat|fill)\w*"
             r"[^.]{0,40}\b(each|every|over time|until|continu|constant|step|epoch|iter|request|image)|\b(keep|continu|"
             r"constant|slow|always|is)\w*( \w+)? (adding up|(increas|grow|climb|ris)\w*)|\bnot (released|freed) "
-            r"after (every|each|infer))|\b(gpu|cuda|vram)\b[^.]{0,60}\bleak|\bleak\w* [^.]{0,40}\b(gpu|vram)\b",
+            r"after (every|each|infer))|\b(gpu|cuda|vram)\b[^.]{0,60}\bleak|\bleak\w* [^.]{0,40}\b(gpu|vram)\b|"
+            r"\b(ram|memory)\b.{0,200}loss\w* ?\+= ?[\w.]*loss\w*(?!\S*(item|detach))",
         ),
     ),
     strong(
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
         r"at least one request with the models?'?s? max seq len|reserved for KV Cache is -[\d.]+ ?GiB|No available "
-        r"memory for the cache blocks|Free memory on device.{0,60}is less than desired GPU memory utilization|max "
-        r"seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache|KV cache is "
-        r"needed, which is larger than the available KV cache memory|Try increasing gpu_memory_utilization|CUDA out "
-        r"of memory occurred when warming up sampler|(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) "
-        r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory "
-        r"profiling\. .{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only "
-        r"one request|is preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to "
-        r"handle .{0,20}(total|prefill) tokens|Insufficient memory to allocate KV-caches|leave no GPU memory for the",
+        r"memory for the cache blocks|Free memory on device.{0,60}is less than desired GPU memory utilization|max seq "
+        r"len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache|KV cache is needed, "
+        r"which is larger than the available KV cache memory|Try increasing gpu_memory_utilization|CUDA out of memory "
+        r"occurred when warming up sampler|(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) "
+        r".{0,4}mem.fraction.static|max_total_tokens=\d+ is larger than the profiled value|Error in memory profiling\. "
+        r".{0,40}Initial free memory|KV cache pool is full\. ?Retract requests|No space left for only one request|is "
+        r"preempted by PreemptionMode\.|exceeds available Mamba cache blocks|Not enough memory to handle .{0,20}(total|"
+        r"prefill) tokens|tokens\) exceeds the maximum allowed length|Insufficient memory to allocate KV-caches|leave "
+        r"no GPU memory for the",
         r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
-        meaning="Weights and cache share vLLM's part of memory: others hold memory, or the weights leave no room.",
-        fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "
-        "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised "
-        "or smaller model, or more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
+        meaning="Weights and cache share vLLM's memory. Other programs hold memory, or the weights leave no space.",
+        fix="nvidia-smi shows other holders of memory: end them. Then use a smaller vLLM --max-model-len (SGLang "
+        "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised or "
+        "smaller model, or more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
         logged=True,
     ),
     hint(
@@ -273,8 +276,8 @@ TEXTS: tuple[Condition, ...] = (
         r"me)?\W*\Z|\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|"
         r"dont)\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
         messages.HPU,
-        meaning="These words alone do not say whether it was the GPU's or the host's memory.",
-        fix="paste the whole message: torch's says whose memory is full; nvidia-smi shows the GPU's, free -h the RAM",
+        meaning="The text does not say whether the GPU's or the host's memory was full.",
+        fix="paste the whole message: torch's names the memory. nvidia-smi shows the GPU's memory, free -h the RAM",
         symptom=True,
         weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),
         common=(
@@ -288,8 +291,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel was started with a size that CUDA does not allow",
         r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
         r"(cuda|hip)ErrorInvalidConfiguration",
-        meaning="A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or "
-        "zero. It is seen in attention with batch times heads beyond 65 535. More memory does not help.",
+        meaning="A dimension of the grid or block is zero or beyond its limit (65 535). More memory does not help.",
         fix="use a smaller batch, or compute in parts",
         common=(messages.GRID,),
     ),
@@ -299,15 +301,15 @@ TEXTS: tuple[Condition, ...] = (
         r"Can'?t be indexed using 32-bit iterator|(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)|"
         r"canUse32BitIndexMath|RuntimeError: integer out of range",
         r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
-        meaning="Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
+        meaning="Some operations count up to 2³¹ elements (32 bits). More memory does not help.",
         fix="use a smaller batch, or compute in parts",
         common=(r"\bINT_MAX\b",),
     ),
     proof(
         "size.storage",
-        "the sizes of a tensor multiply to more than 64 bits hold",
+        "the product of a tensor's sizes exceeds 64 bits",
         messages.STORAGE_SIZE,
-        meaning="A size is far too large. Usually a length is wrong, or it is a product of two wrong dimensions.",
+        meaning="A size is far too large. Usually a length is wrong, or it is the product of two wrong dimensions.",
         fix="print the shape before the line that fails",
     ),
 )

@@ -8,7 +8,10 @@ from gpucheck import messages
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import BACKEND, hint, proof, strong
 
-_SHM = "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm), df -h /dev/shm"
+_SHM = (
+    "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm); df -h /dev/shm "
+    "shows its size"
+)
 
 # Errors that may end a process by a signal, or that are its cause if both are in the same text.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
@@ -31,8 +34,8 @@ TEXTS: tuple[Condition, ...] = (
         "a DataLoader worker found no space in /dev/shm",
         r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
         r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
-        meaning="Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
-        fix=_SHM + " shows it. num_workers=0 works without",
+        meaning="Workers pass batches through shared memory. A container's /dev/shm is 64 MiB by default.",
+        fix=_SHM + ". Or use num_workers=0",
     ),
     strong(
         "shm.open",
@@ -41,7 +44,7 @@ TEXTS: tuple[Condition, ...] = (
         r"file </?torch)|unable to write to file </?torch_|torch_shm_manager|No space left on device\W{1,3}/dev/shm",
         r"initialize shared memory key",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
-        meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
+        meaning="/dev/shm is full or not writable, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(r"unable to open shared memory object|Couldn'?t allocate shared memory segment",),
         follows=("loader.files",),
@@ -50,16 +53,16 @@ TEXTS: tuple[Condition, ...] = (
         "process.main",
         "the program starts processes while it is imported: no __main__ guard",
         r"attempt has been made to start a new process before the current process has finished its bootstrap",
-        meaning="A spawned process imports the program's file again, and there it starts processes again.",
-        fix='put the start of the program under if __name__ == "__main__":; num_workers=0 works without',
+        meaning="A spawned process imports the program's file again, and that import starts processes again.",
+        fix='put the start of the program under if __name__ == "__main__":, or use num_workers=0',
     ),
     proof(
         "loader.files",
         "too many files are open",
         r"received \d+ items of ancdata|Too many open files\. ?Communication with the workers is no longer possible",
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
-        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and tensors of "
-        "batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
+        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and clone "
+        "tensors of batches that you keep in a list. Else torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH + r"|\bmultiprocessing\b",
     ),
@@ -68,15 +71,15 @@ TEXTS: tuple[Condition, ...] = (
         "a DataLoader worker was killed",
         r"DataLoader worker \(pid \d+\) is killed by signal: Killed",
         meaning="The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
-        fix="sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
+        fix="sudo dmesg | grep -i oom; use fewer workers, a smaller prefetch_factor, or arrays instead of lists",
     ),
     strong(
         "loader.crashed",
         "a DataLoader worker crashed",
         r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
         r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
-        meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
-        fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
+        meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, or HDF5 opened before the fork.",
+        fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows the line. Call cv2.setNumThreads(0); open files in the worker",
     ),
     proof(
         "loader.exited",
@@ -85,14 +88,14 @@ TEXTS: tuple[Condition, ...] = (
         r"rebuild_storage_f(d|ilename)\b.{0,900}(ConnectionReset|ConnectionRefused|EOF|FileNotFound)Error",
         r"DataLoader worker \(pid \d+\) is killed by signal|(Error: |raise .{0,20})?Pin memory thread\b",
         meaning="The message does not name the cause. See the worker's earlier output on stderr.",
-        fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
+        fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed shows whether RAM was full",
         symptom=True,
     ),
     strong(
         "process.threads",
         "the system cannot start more threads",
         meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
-        fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
+        fix="set OMP_NUM_THREADS=1 for workers, or raise ulimit -u or docker run --pids-limit",
         common=(
             "OpenBLAS blas_thread_init: pthread_create failed|Resource temporarily unavailable.{0,40}(thread|fork)",
             messages.NO_THREAD,
@@ -105,8 +108,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Signal 11 \(SIGSEGV\)|Segfault encountered|\A\W*(fatal python error: )?(segfault|"
         r"segmentation fault)( \(core dumped\))?\W*\Z|ERROR: Unexpected segmentation fault encountered in worker",
         r"(exitcode ?:|exits with return code =) ?-11\b",
-        meaning="Libraries do not match (extensions built for another torch), or a driver fails.",
-        fix="python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
+        weak=(r"\bcrash\w*\b.{0,80}\bcore dump(ed)?\b",),
+        meaning="Libraries do not fit together (an extension was built for another torch), or a driver fails.",
+        fix="python -X faulthandler … shows the line. Then run it in a fresh environment with only torch",
         symptom=True,
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b|\bsegmentation faults? "
@@ -138,8 +142,8 @@ TEXTS: tuple[Condition, ...] = (
         "the process read memory that does not exist",
         r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
         r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
-        meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
-        fix=_SHM + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk)",
+        meaning="Usually /dev/shm is full. Else a memory-mapped file was truncated while it was read.",
+        fix=_SHM + "; df -h of the folders of data, checkpoints and caches shows whether a disk is full",
         symptom=True,
         common=(
             r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b|Caught signal 7 \(Bus error|Bus error \(core dumped\)",
@@ -164,9 +168,9 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA_HOME|RuntimeError: Error compiling objects)|undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only "
         r"supported on CUDA [\d.]+ and above",
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
-        fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
-        "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
-        "--no-build-isolation with the CUDA toolkit of torch's CUDA, after pip install wheel packaging ninja psutil",
+        fix='set attn_implementation="sdpa", which does not need it. Else install the wheel of its releases page for '
+        "your torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or pip install wheel packaging ninja "
+        "psutil, then MAX_JOBS=4 pip install flash-attn --no-build-isolation with the CUDA toolkit of torch's CUDA",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
         wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
         # The package may also have no code for this GPU.
@@ -184,10 +188,10 @@ TEXTS: tuple[Condition, ...] = (
         r"xformers is not (available|installed)|requires device with capability .{0,60}but your GPU has capability",
         r"Refer to https://github.com/facebookresearch/xformers for more information on how to install",
         r"Could not run 'xformers::\w+'|torch\.ops\.xformers\.\w+|_OpNamespace' 'xformers",
-        meaning="xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its "
-        "kernels. Kernels that are there may still rule out the GPU, the data type or the shape.",
-        fix="pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made "
-        "for this torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
+        meaning="xformers is compiled for one torch and CUDA. Another torch, or one for the CPU, finds none of its "
+        "kernels. Existing kernels may still not support the GPU, the data type or the shape.",
+        fix="pip uninstall xformers, because torch's own attention (sdpa) replaces it; else install the release for "
+        "this torch (its release notes name it) with --no-deps, and check python -m xformers.info",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
     strong(
@@ -210,14 +214,14 @@ TEXTS: tuple[Condition, ...] = (
         r"ROCm GPU architecture|bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as "
         "expected",
         r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
-        meaning="It loads a library for torch's CUDA: this release lacks it, or torch is for the CPU or sees no GPU.",
-        fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
+        meaning="This release has no library for torch's CUDA, or torch is built for the CPU or sees no GPU.",
+        fix="pip install -U bitsandbytes; python -m bitsandbytes shows what it needs. python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
     strong(
         "accelerate.offload",
-        "the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
+        "the model does not fit on the GPUs and would use the CPU or the disk",
         "We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder|(will "
         "be|had weights|were) offloaded to (the )?disk|modules are dispatched on the CPU or the disk|device_map that "
         "contains an? (CPU|disk)|does not support CPU or disk (offload|in the device_map)|You are attempting to "
@@ -226,20 +230,20 @@ TEXTS: tuple[Condition, ...] = (
         "CPU memory|offloaded layers, which seems does not fit any GPU'?s remaining memory|Found modules on cpu/disk|"
         "trying to offload the whole model to the disk",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
-        fix="nvidia-smi shows what else holds memory; then a smaller model, or more GPUs. Slowly, from the disk: "
-        'offload_folder="x" in from_pretrained (bitsandbytes in 8 bits: llm_int8_enable_fp32_cpu_offload=True)',
+        fix="nvidia-smi shows other holders of memory: end them, or use a smaller model or more GPUs. Slow, from the "
+        'disk: offload_folder="x" in from_pretrained (8 bits: llm_int8_enable_fp32_cpu_offload=True)',
         follows=("bitsandbytes.setup", "torch.cpu_only"),
     ),
     proof(
         "accelerate.device_map",
-        "a model that device_map spreads over the GPUs is trained in several processes",
+        "several processes train a model that device_map spreads over the GPUs",
         r"You can'?t train a model that has been loaded (with `?device_map|in 8-bit or 4-bit precision on)",
         r"(incompatible|not compatible) with (DDP\. Maybe you loaded your model with|passing a) "
         r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
         r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
-        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process.",
-        fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
-        'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
+        meaning="Data-parallel training and ZeRO-3 place a whole model, or a shard of it, in each process.",
+        fix='set device_map={"": int(os.environ["LOCAL_RANK"])} to use each process\'s own GPU (with ZeRO-3 no '
+        'device_map at all). Or start one process without torchrun and accelerate launch, with device_map="auto"',
     ),
     strong(
         "deepspeed.zero3",
@@ -247,8 +251,8 @@ TEXTS: tuple[Condition, ...] = (
         r"tracing error at step \d+|assert not param\.ds_active_sub_modules|still have inflight params|ZeRO parameter "
         r"intra parallel group is already initialized|'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|"
         "NOT_AVAILABLE|INFLIGHT)|backward pass is invalid for module in evaluation mode",
-        meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
-        fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
+        meaning="ZeRO-3 expects the same order of modules in every step and on every rank. The data changed it.",
+        fix="for experts, call deepspeed.utils.set_z3_leaf_modules(model, [MoE class]). Else try a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
     ),
     hint(
@@ -262,9 +266,9 @@ TEXTS: tuple[Condition, ...] = (
         "a fatal)|EngineDeadError|Engine loop (is dead|has died)|Background loop (has errored already|is stopped)|"
         r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)|Model "
         "architectures? .{0,80}failed to be inspected",
-        meaning="The server's engine runs in separate processes, and this message comes from their parent.",
-        fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
-        "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
+        meaning="The server's engine runs in separate processes. Their parent printed this message.",
+        fix="explain the whole log from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
+        "vllm.log. --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         symptom=True,
         weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core)[/\\]",),
         follows=_BELOW,
@@ -276,8 +280,8 @@ TEXTS: tuple[Condition, ...] = (
         r"scheduler (is dead|died|exited)|Initialization failed\. warmup error|sglang.{0,200}(Initialization failed|"
         "child process(es)? (died|failed|exited))|sglang.{0,200}scheduler process .{0,40}(died|exited|failed)|TP rank "
         r"\d+ could finish the model loading, but there are other ranks",
-        meaning="The server's schedulers run in separate processes, and this message comes from their parent. The "
-        "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
+        meaning="The server's schedulers run in separate processes, and their parent printed this message. The cause "
+        "is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee log, then gpucheck explain < log",
         symptom=True,
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
@@ -302,7 +306,7 @@ TEXTS: tuple[Condition, ...] = (
         r"GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)|\b(awq|gptq|"
         r"marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
-        fix="weights in a format of this GPU: bfloat16, float16, int8, 4-bit GPTQ or GGUF (6.0), AWQ (7.5)",
+        fix="use weights in a format of this GPU: bfloat16, float16, int8, 4-bit GPTQ or GGUF (6.0), AWQ (7.5)",
     ),
     strong(
         "quant.extension",
@@ -317,17 +321,18 @@ TEXTS: tuple[Condition, ...] = (
         r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
         r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
         r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
-        meaning="It was installed without its CUDA half: the wheel is for another torch, Python or system.",
-        fix="the wheel that its release notes name for this torch and CUDA (pip list | grep -i torch; "
-        "TransformerEngine: 'transformer-engine[pytorch]'); else build it with --no-build-isolation and torch's CUDA",
+        meaning="It was installed without its CUDA code, because the wheel is for another torch, Python or system.",
+        fix="install the wheel that its release notes name for this torch and CUDA (pip list | grep -i torch; "
+        "TransformerEngine: 'transformer-engine[pytorch]'). Else build it with --no-build-isolation and torch's CUDA",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
     strong(
         "build.memory",
         "a compile was killed, or ran out of memory",
         r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9|nvcc error *: .{0,40}died due to signal (9|11)",
-        meaning="Each compiler takes gigabytes, and ninja starts one for each core: RAM, not GPU memory, was full.",
-        fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
+        r"Killed signal terminated program cc1plus",
+        meaning="Each compiler takes gigabytes, and ninja starts one per core. RAM was full, not GPU memory.",
+        fix="set MAX_JOBS=2 (and NVCC_THREADS=1) before the same command, or use a wheel instead of a build",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
         weak=(
             r"\b(install|build|compil)\w*\b.{0,60}\b(flash[-_ ]?attn|extension|wheel|from source|vllm|"
@@ -336,19 +341,38 @@ TEXTS: tuple[Condition, ...] = (
         ),
     ),
     strong(
+        "import.module",
+        "a Python package is not installed in the environment that runs the program",
+        meaning="It may be installed for another Python, or lie only in the folder of a clone.",
+        fix="python -m pip install NAME, with the Python that runs the program (python -c 'import sys; "
+        "print(sys.executable)'). In a clone: pip install -e . Launchers start their processes in another folder",
+        symptom=True,
+        common=(r"ModuleNotFoundError: No module named \W?(?!torch|vllm|sglang|triton|sgl_)\w[\w.]*",),
+        follows=("import.", "cuinit.", "torch.", "dist."),
+    ),
+    strong(
+        "import.name",
+        "two packages do not fit: one imports a name that this release of the other lacks",
+        meaning="The other package is older or newer than the first one expects.",
+        fix="pip install -U both, or read the requirements of the package whose file is last in the traceback (pip "
+        "show NAME), and install that release of the other. pip check lists conflicts",
+        common=(r"ImportError: cannot import name \W?\w+\W? from \W?(?!triton|torch)\w[\w.]*",),
+        follows=("import.", "cuinit.", "torch."),
+    ),
+    strong(
         "build.setuptools",
-        "setuptools, or Python 3.12, no longer has what this build imports",
+        "setuptools, or Python 3.12, removed what this build imports",
         r"(torch|cuda).{0,400}No module named \W?pkg_res|No module named \W?pkg_resources.{0,400}(torch|cuda|\bnvcc)",
         r"import name \W?packaging\W? from \W?pkg_resources|No module named \W?distutils\.msvccompiler",
-        meaning="Newer releases of setuptools dropped pkg_resources and parts of distutils.",
-        fix="pip install 'setuptools<70' wheel ninja, then pip install --no-build-isolation NAME, or its newer release",
+        meaning="Newer releases of setuptools removed pkg_resources and parts of distutils.",
+        fix="pip install 'setuptools<70' wheel ninja, then pip install --no-build-isolation NAME or a newer NAME",
     ),
     proof(
         "build.ninja",
         "ninja is missing, which torch needs to build extensions",
         r"Ninja is required to load C\+\+ extensions|verify_ninja_availability",
         meaning="torch.utils.cpp_extension starts ninja, a small build program.",
-        fix="pip install ninja, and look that ninja --version works in that environment",
+        fix="pip install ninja, and check that ninja --version works in that environment",
         common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
     ),
     strong(
@@ -356,10 +380,10 @@ TEXTS: tuple[Condition, ...] = (
         "the sources of an extension are for an older torch",
         r"\bTH\w{0,4}/TH\w*\.\w+\W{0,5}(No such file|file not found|没有)|DeprecatedTypeProperties.{0,30}c10::Scalar",
         r"\b(AT_CHECK|THC\w+|THCuda\w+|THArgCheck)\W{1,3}(is undefined|was not declared|has not been)",
-        meaning="torch 1.5 removed AT_CHECK, 1.11 the headers THC, and later ones the dispatch by x.type().",
-        fix="the package's newest release or a fork. Else in its sources AT_CHECK → TORCH_CHECK, THCudaCheck → "
-        "C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), x.type() → "
-        "x.scalar_type(), THC/THC.h → ATen/cuda/CUDAContext.h; or a torch of its time in a new environment",
+        meaning="torch 1.5 removed AT_CHECK, 1.11 the THC headers, and later releases the dispatch by x.type().",
+        fix="use the package's newest release or a fork. Else replace in its sources AT_CHECK → TORCH_CHECK, "
+        "THCudaCheck → C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), x.type() → "
+        "x.scalar_type(), THC/THC.h → ATen/cuda/CUDAContext.h. Or use a torch of its time in a new environment",
     ),
     hint(
         "build.extension",
@@ -376,9 +400,9 @@ TEXTS: tuple[Condition, ...] = (
         r"\.cu)\S*\.(o|obj)\b|No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b|(Failed to build|"
         r"Failed building wheel for) .{0,60}\b(causal|mamba|detectron|apex|gsplat|diff.gauss|simple.knn|nvdiffrast|"
         "xformers|deepspeed|vllm|auto.gptq|mmcv|groundingdino|transformer.eng|pointnet|spconv)",
-        meaning="The compiler's message is above: the first line with `error:` or FAILED.",
-        fix="explain the lines from the first `error:` on (pip install -v --no-build-isolation NAME shows all); "
-        "usually CUDA toolkit, compiler and torch do not match: a wheel of its releases page for this torch needs none",
+        meaning="The compiler's message is above, in the first line with `error:` or FAILED.",
+        fix="explain the lines from the first `error:` on (pip install -v --no-build-isolation NAME shows all). "
+        "Usually CUDA toolkit, compiler and torch do not match. A wheel of its releases page for this torch avoids it",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
@@ -386,17 +410,17 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "import.extension",
-        "a package's CUDA extension, or the package, is not installed",
+        "a package or its CUDA extension is not installed",
         r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
         r"No module named \W?(apex_C|amp_C|syncbn|_ext|apex)\b|name \W?_C\W? is not defined|import name \W?_C\W? from",
         r"custom CUDA extension \w+ module is not found|NoneType object has no attribute \w+_[fb]wd\b",
         r"cannot import name \W?\w+\W? from \W?apex\b|apex\.\w+\.\w+ requires cuda ext|UnencryptedCookieSession",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
-        meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
-        fix="build it again from its sources with --no-build-isolation, and read its output; pip show -f PACKAGE lists "
-        "a .so file afterwards. PyPI's apex is another program: torch.amp replaces NVIDIA's, or in its sources "
-        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./",
+        meaning="Only its Python code is installed: nvcc was missing, or the options did not reach the build.",
+        fix="build it again from its sources with --no-build-isolation, and read its output. pip show -f PACKAGE then "
+        "lists a .so file. PyPI's apex is another program: use torch.amp instead of NVIDIA's, or build that from its "
+        "sources: APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./",
     ),
     strong(
         "build.windows",
@@ -404,9 +428,11 @@ TEXTS: tuple[Condition, ...] = (
         r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
         r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
         r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
-        meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio.",
-        fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
-        'or the program inside WSL; to build it, "Desktop development with C++" of Visual Studio\'s build tools, in a '
+        r"Filename too long.{0,400}(sgl|flash|cutlass|cuda|torch|vllm)|(sgl|flash|cutlass|cuda|torch|"
+        r"vllm).{0,400}Filename too long",
+        meaning="Many CUDA extensions support only gcc and Linux. Others need another Visual Studio.",
+        fix="install a wheel for Windows of this torch and Python (see the project's releases and issues), or run the "
+        'program inside WSL. To build it, use "Desktop development with C++" of Visual Studio\'s build tools, in a '
         "release that the CUDA toolkit lists, and its `x64 Native Tools` prompt",
         common=(
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
@@ -420,30 +446,33 @@ TEXTS: tuple[Condition, ...] = (
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it doesn'?t "
         r"have a source distribution or wheel|Could not find a version that satisfies the requirement (py)?(torch\w*|"
-        r"triton|bitsandbytes|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|bitsandbytes|"
-        r"\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b|Unable to find "
-        r"installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl is not a supported wheel "
-        r"on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|\b404\b.{0,200}/redist/jp/v\d+/\S*torch|"
-        r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
+        r"triton|bitsandbytes|detectron2|mmcv|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|"
+        r"bitsandbytes|detectron2|mmcv|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|"
+        r"xformers)\b|Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl "
+        r"is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|"
+        r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch|PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing "
+        r"provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-        meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
-        "or it has no wheel for this Python, this system or this processor.",
-        fix="compare python --version with the release's Python versions; use the command of the selector on "
+        meaning="pip's index lacks the version (only PyTorch's has +cu…), or no wheel fits this Python or system.",
+        fix="compare python --version with the release's Python versions. Use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
-        common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
+        common=(
+            r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",
+            r"Unable to find installation candidates for",
+        ),
     ),
     strong(
         "pip.conflict",
-        "two packages ask for different versions of torch",
+        "two packages require different versions of torch",
         r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
         r"xformers|cuda-toolkit|nvidia-\w+)\b|(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
         r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
         r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
         r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
-        meaning="pip finds no version that fits both, or installed one although another package needs a different one.",
-        fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
-        "package after it, at a release made for that torch; python --version has to be one with wheels",
+        meaning="pip finds no version that fits both, or installed one that another package does not accept.",
+        fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), then the "
+        "other package at a release for that torch. Check that they have wheels for the Python of python --version",
         follows=("pip.torch",),
     ),
     strong(
@@ -460,10 +489,10 @@ TEXTS: tuple[Condition, ...] = (
         r"inf) detected in (in|out)put|\bgradients are nan/inf|\bloss returned in .{1,20} is nan\b|\bnormal expects "
         r"all elements of std\b|\bfloatingpointerror: minimum loss|\bgradients? (are|is|contains?|became|become|has) "
         r"(nan|inf)\b|\bNaN detected in latents",
-        meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
-        fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
-        "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
-        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch",
+        meaning="Usually the learning rate is too high, float16 exceeds 65 504, a divisor is zero, or data have NaN.",
+        fix="set torch.autograd.set_detect_anomaly(True) to find the operation. For float16, try bfloat16 (on a GTX 16 "
+        "float32; kohya: --no_half_vae). For bfloat16, compute the loss and norms in float32 (x.float() outside "
+        "autocast). Then lower the learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch",
         logged=True,
         common=(
             r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
@@ -494,7 +523,7 @@ TEXTS: tuple[Condition, ...] = (
         "load any common_ops library|CUTLASS: Arch conditional MMA instruction used without targeting|Failed to open: "
         r".{0,200}sm_?\d+a?_\w+\.cuh|Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+|No "
         "supported CUDA architectures found for major versions|cutlass.{0,60}(Error Internal|kArchMismatch|"
-        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+",
+        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+|Error occurred when running GEMM!",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
@@ -510,10 +539,10 @@ TEXTS: tuple[Condition, ...] = (
         r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
         r"nvshmem setup connections failed|init failed for transport|nvshmem\w*_init\w* failed",
         r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
-        meaning="DeepEP and others use it. It needs memory for its own heap and a transport between machines (IBGDA).",
-        fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
-        "transport (NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
-        "NVreg_RegistryDwords='PeerMappingOverride=1;')",
+        meaning="DeepEP and others use it. It needs memory for its heap and a transport between machines (IBGDA).",
+        fix="NVSHMEM_DEBUG=INFO shows which step fails. If the heap is too large, lower NVSHMEM_SYMMETRIC_SIZE. Else "
+        "set NVSHMEM_REMOTE_TRANSPORT=none (one machine), or for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        "NVreg_RegistryDwords='PeerMappingOverride=1;'",
     ),
     hint(
         "llamacpp.start",
@@ -523,14 +552,23 @@ TEXTS: tuple[Condition, ...] = (
         r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR",
         r"llama runner process (has terminated|no longer running)|timed out waiting for llama runner",
         r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
-        meaning="The program starts llama.cpp in a separate process, and this message reports the end of that process.",
-        fix="explain the server's log, from the model's loading on (ollama: journalctl -u ollama; OLLAMA_DEBUG=1)",
+        meaning="The program runs llama.cpp in a separate process. The message reports that process's end.",
+        fix="explain the server's log from the model's loading on (ollama: journalctl -u ollama; OLLAMA_DEBUG=1)",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
         weak=(
             r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(error|fail|crash)",
             r"ggml-\w+\.(cu|cpp):\d+|\bggml_abort",
         ),
+    ),
+    proof(
+        "llamacpp.model",
+        "llama.cpp does not know this model file: it is older than the model, or the file is no language model",
+        r"unknown (model|pre-tokenizer) (architecture|type): \W?\w+|error loading model architecture",
+        meaning="A GGUF file names its architecture. Each release of llama.cpp knows those of its time.",
+        fix="update llama.cpp, or the program that contains it (Ollama, LM Studio, llama-cpp-python). For `clip`, the "
+        "file is a projector: pass it by --mmproj, and the language model by --model",
+        follows=("llamacpp.start",),
     ),
     hint(
         "llamacpp.cpu_build",
@@ -540,11 +578,11 @@ TEXTS: tuple[Condition, ...] = (
         r"llama.{1,3}cpp.{0,2000}\bn_gpu_layers\b.{0,900}\b(no|not|don'?t|doesn'?t|isn'?t|without) (us(e|es|ing)|"
         r"utili[sz]\w+) (the |my |any )?GPU\b|llama.{1,3}cpp.{0,300}(\buse the GPU when i pass n_gpu_layers|compiles? "
         r"without (CUDA|GPU)|\bruns? (only )?on (the )?cpu\b)",
-        meaning="Without a compiler for CUDA, or with another variable's name, pip builds or takes it for the CPU.",
-        fix="where nvcc --version works, CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
-        "llama-cpp-python (llama.cpp: cmake -B build -DGGML_CUDA=ON), or its wheel: --prefer-binary --extra-index-url "
-        "https://abetlen.github.io/llama-cpp-python/whl/cu124 (cu121 to cu125); python -c 'import llama_cpp; "
-        "print(llama_cpp.llama_supports_gpu_offload())' has to print True",
+        meaning="Without a CUDA compiler, or with a wrong variable name, pip builds or installs the CPU version.",
+        fix="if nvcc --version works, CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
+        "llama-cpp-python (llama.cpp: cmake -B build -DGGML_CUDA=ON). Else install its wheel: --prefer-binary "
+        "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu124 (cu121 to cu125). python -c 'import "
+        "llama_cpp; print(llama_cpp.llama_supports_gpu_offload())' must print True",
         follows=("cuda.", "oom.", "cuinit.", "hip.", "nvcc.", "build.", "import."),
         weak=(r"\bBLAS ?= ?0\b", r"CPU\w* (model )?buffer size\b.{0,900}\bn_gpu_layers\b"),
     ),
@@ -553,15 +591,15 @@ TEXTS: tuple[Condition, ...] = (
         "the GPU was lost during work (Vulkan)",
         r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost|VkResult: ERROR_DEVICE_LOST",
         meaning="The driver reset the GPU: a kernel ran too long or used foreign memory, or the driver failed.",
-        fix="a smaller batch or context (llama.cpp: -ub 128; GGML_VK_MAX_NODES_PER_SUBMIT=1, or on AMD "
-        "GGML_VK_ALLOW_GRAPHICS_QUEUE=1), then a newer driver or Mesa, or the last release that worked",
+        fix="use a smaller batch or context (llama.cpp: -ub 128; GGML_VK_MAX_NODES_PER_SUBMIT=1, or on AMD "
+        "GGML_VK_ALLOW_GRAPHICS_QUEUE=1). Then try a newer driver or Mesa, or the last release that worked",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
     ),
     hint(
         "llamacpp.cpu",
-        "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
+        "llama.cpp or Ollama uses the CPU, because it found no usable GPU",
         r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU|"
         r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b|"
         r"inference compute.{0,30}library=\W?cpu\b|unable to locate gpu dependency libraries|failed to finish "
@@ -574,18 +612,22 @@ TEXTS: tuple[Condition, ...] = (
         r"does not have AVX.{0,20}, disabling GPU support|Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|"
         "failure during GPU discovery|warning: no usable GPU found, --gpu-layers option will be ignored",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
-        fix="llama.cpp: where llama-cli --list-devices has none and nvidia-smi works, a release with cuda in its name "
-        "(Homebrew's has none), or cmake -DGGML_CUDA=ON in an empty folder; Ollama: a newer release, then nvidia-smi "
-        "(AMD: rocminfo) where it runs, and OLLAMA_DEBUG=1 ollama serve: the lines about discovery name the reason",
+        fix="for llama.cpp: if nvidia-smi works and llama-cli --list-devices lists nothing, use a release with cuda in "
+        "its name (Homebrew has none), or cmake -DGGML_CUDA=ON in an empty folder. For Ollama: update it, and run "
+        "nvidia-smi (AMD: rocminfo) where it runs. OLLAMA_DEBUG=1 ollama serve prints the reason at discovery",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
+        weak=(
+            r"\b(llama[-_.](cli|server|cpp)|\./main|lm ?studio|koboldcpp|gguf|ollama)\b.{0,900}(\bgpus?\b.{0,60}(slow|"
+            r"0 usage|does not|not show|idle|instead)|0 usage of gpu|(runs?|running|uses?|using|on) (on )?(the )?cpu)",
+        ),
     ),
     hint(
         "deepep.timeout",
         "an expert-parallel exchange (DeepEP) was not finished in time",
         r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",
         meaning="A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
-        fix="the first error in each rank's log; then DeepEP's tests/test_internode.py alone on the same nodes",
+        fix="find the first error in each rank's log; then run DeepEP's tests/test_internode.py alone on these nodes",
         symptom=True,
         follows=_BELOW,
     ),
@@ -594,9 +636,9 @@ TEXTS: tuple[Condition, ...] = (
         "torchcodec finds no FFmpeg that it can use, or was built for another torch",
         r"libtorchcodec loading traceback|Could not load libtorchcodec|libtorchcodec\w*\.so",
         r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
-        meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
-        fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
-        "ffmpeg); the torchcodec that belongs to this torch: 0.7 for torch 2.8, 0.9 for 2.9, its README lists them",
+        meaning="It loads the system's shared FFmpeg libraries, and each release fits one torch.",
+        fix="check ffmpeg -version: 4 to 7, or 8 from 0.8 on, with shared libraries (apt-get install ffmpeg, conda "
+        "install ffmpeg). Install the torchcodec for this torch, by its README: 0.7 for torch 2.8, 0.9 for 2.9",
     ),
     proof(
         "checkpoint.weights_only",
@@ -604,8 +646,8 @@ TEXTS: tuple[Condition, ...] = (
         r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
         r"\(?weights_only.{0,80}Unsupported (global|class|operand)|GLOBAL \S+ was not an allowed global",
         meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run code.",
-        fix="a newer release of the program (or torch<2.6); torch.serialization.add_safe_globals([…]) with the class "
-        "named; for files that you trust weights_only=False, or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        fix="update the program (or use torch<2.6), or call torch.serialization.add_safe_globals([…]) with the named "
+        "class. For files that you trust, set weights_only=False, or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

@@ -8,27 +8,27 @@ from gpucheck.explain.text import hint, proof, strong
 TEXTS: tuple[Condition, ...] = (
     proof(
         "tensorrt.engine",
-        "a TensorRT engine was built by another TensorRT, or for another GPU, than the one that loads it",
+        "a TensorRT engine was built by another TensorRT, or for another GPU",
         r"Serialized Engine Version: ?\d|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
         r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|Serialization \(Version tag",
         r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf",
-        meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and the kind of GPU it was built on.",
-        fix="delete the engine file (.engine, .trt, .plan) and build it again, on this GPU and with the release that "
-        "loads it: pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag name them; there may be two",
+        meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and one GPU model.",
+        fix="delete the engine file (.engine, .trt, .plan) and build it again on this GPU with the release that loads "
+        "it. pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag show the releases, maybe two",
     ),
     strong(
         "package.cpu_build",
-        "a package is its build for the CPU, without CUDA",
+        "a package is a build for the CPU, without CUDA",
         r"Device API (cuda|gpu) is not enabled|XGBoost version (is )?not compiled with (GPU|CUDA) support",
         r"(GPU|CUDA) Tree Learner was not enabled in this build|CTranslate2 package was not compiled with CUDA",
         r"module \W?faiss\W? has no attribute \W?(StandardGpuResources|index_cpu_to_\w*gpu|GpuIndex)",
         r"installed (CPU version )?Paddle(Paddle| is not comp)|DLIB_USE_CUDA\W{0,4}(is |returns? |=+ ?|: ?)?False",
         r"DNN module was not built with CUDA backend|throw_no_cuda|The library is compiled without CUDA support",
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
-        meaning="PyPI, or the index that pip looked at, has it for the CPU under the same name.",
+        meaning="PyPI, or the index that pip used, has the CPU build under the same name.",
         fix="uninstall it, then install its CUDA build: faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on "
-        "x86-64; lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
+        "x86-64. Get lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
     ),
     strong(
         "cupy.setup",
@@ -36,9 +36,9 @@ TEXTS: tuple[Condition, ...] = (
         r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy (failed to (load|import)|is not correct)",
         r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
         r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)|name gpu_ops is not",
-        meaning="spaCy and others use the GPU through CuPy, whose wheel is for one major version of CUDA.",
+        meaning="spaCy and others use the GPU through CuPy. Its wheel is for one major version of CUDA.",
         fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
-        "nvidia-smi shows), which brings CUDA's libraries; python -c 'import cupy; cupy.zeros(1)' shows the real error",
+        "nvidia-smi shows), which brings CUDA's libraries. python -c 'import cupy; cupy.zeros(1)' shows the real error",
         follows=("cuinit.", "oom."),
     ),
     strong(
@@ -47,8 +47,8 @@ TEXTS: tuple[Condition, ...] = (
         r"to shutdown with signal 4\b|exit status 0xc000001d|STATUS_ILLEGAL_INSTRUCTION",
         common=(r"Illegal instruction( \(core dumped\)|: 4)|illegal hardware instruction|\bSIGILL\b|code 132\b",),
         meaning="The package was built for newer processors, or a virtual machine hides the host's instructions.",
-        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f there: a virtual machine needs the host's type of processor "
-        "(Proxmox, KVM: host); else the package built there (pip install --no-binary :all: NAME), or another machine",
+        fix="lscpu | grep -o -w -e avx -e avx2 -e avx512f shows what is there. Give a virtual machine the host's "
+        "processor (Proxmox, KVM: host). Else build the package there (pip install --no-binary :all: NAME)",
         follows=("cuda.illegal",),
     ),
     strong(
@@ -56,10 +56,10 @@ TEXTS: tuple[Condition, ...] = (
         "PhysX's work on the GPU failed",
         r"(PhysX|internal) error ?: GPU .{0,80}(fail\w* to launch|kernel fail)|Fetching GPU \w+ failed|Gym cuda error",
         r"PhysX Internal CUDA error|PxGpuDynamicsMemoryConfig|(Patch|Contact|StackSize) buffer overflow|foundLost\w+C",
-        meaning="Its buffers, which do not grow, or memory are full, or states and collision shapes are invalid.",
-        fix="--num_envs 16: where that runs, raise what the first PhysX error names (Isaac Lab: PhysxCfg("
-        "gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), Isaac Gym "
-        "sim_params.physx.max_gpu_contact_pairs); where it fails, --device cpu tells whether the asset is at fault",
+        meaning="Its fixed-size buffers or the memory are full, or states and collision shapes are invalid.",
+        fix="try --num_envs 16. If it runs, raise what the first PhysX error names (Isaac Lab: "
+        "PhysxCfg(gpu_max_rigid_patch_count, gpu_max_rigid_contact_count, gpu_collision_stack_size), Isaac Gym "
+        "sim_params.physx.max_gpu_contact_pairs). If it fails, --device cpu tells whether the asset is at fault",
         follows=("oom.",),
     ),
     strong(
@@ -72,30 +72,31 @@ TEXTS: tuple[Condition, ...] = (
         meaning="MuJoCo, Isaac and others render with the driver's graphics libraries, on a server through EGL.",
         fix="export MUJOCO_GL=egl PYOPENGL_PLATFORM=egl (no GPU: osmesa; Mac: neither); sudo apt-get install libegl1 "
         "libgl1 libvulkan1, in a container -e NVIDIA_DRIVER_CAPABILITIES=all, until vulkaninfo --summary lists the "
-        "GPU; /dev/dri denied: sudo usermod -aG render,video $USER",
+        "GPU. If /dev/dri is denied: sudo usermod -aG render,video $USER",
     ),
     hint(
         "comfyui.ended",
         "ComfyUI (or Fooocus) ended without a message: probably RAM and the paging file were full",
         r"(got prompt|Requested to load|loaded (complete|partial)|torch attention).{0,3000}>pause ?(Press|请按任意键)",
         meaning="Windows ends a program whose memory it cannot provide, often while a model is loaded.",
-        fix="a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more on an SSD), then "
-        "--disable-pinned-memory, --cache-none, or a smaller model (GGUF, fp8); Task Manager shows RAM while it loads",
+        fix="use a larger paging file (System, Advanced, Performance, Virtual memory: 32 GB or more on an SSD). Then "
+        "try --disable-pinned-memory, --cache-none, or a smaller model (GGUF, fp8). Task Manager shows the RAM",
         symptom=True,
     ),
     hint(
         "program.waits",
         "the GPU probably waits for the program: for its data, or between many small operations",
         r"primarily intended to run on the CPU when not using a CNN policy",
-        meaning="Loading, copies and the start of each operation take the CPU's time, and the GPU is idle then.",
-        fix="`gpucheck run train.py` shows where the time goes. Loading: more num_workers, smaller files on a local "
-        "disk; small operations: a larger batch, torch.compile. `gpucheck bench crossover` shows the size from which "
-        "the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi's list: gpucheck doctor",
+        meaning="Loading, copies and the start of each operation use the CPU while the GPU is idle.",
+        fix="`gpucheck run train.py` shows where the time goes. For loading, use more num_workers and smaller files on "
+        "a local disk; for small operations a larger batch or torch.compile. `gpucheck bench crossover` shows the size "
+        "from which the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi: gpucheck doctor",
         weak=(
-            r"\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|"
-            r"\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|sits)( mostly| often)? (idl\w+|waiting)\b|"
-            r"\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower (on|with|using) (the |my |a )?GPU\b|\bCPU "
-            r"(is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|\b(slow|long)\b.{0,20}\bdata ?load",
+            r"\bdata(_time)?:? [\d.]+ ?\([1-9]\d*\.\d+\)|\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|"
+            r"fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|"
+            r"sits)( mostly| often)? (idl\w+|waiting)\b|\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower "
+            r"(on|with|using) (the |my |a )?GPU\b|\bCPU (is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|"
+            r"\b(slow|long)\b.{0,20}\bdata ?load",
             r"\b(util\w* of (the )?gpu|gpu[- ]?load|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(no|zero) gpu[- ]?(util|"
             r"usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) [^.]{0,25}\b(gpu|"
             r"cuda)\b|.{0,30}\bthe gpu is\b)",
@@ -105,7 +106,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "harmless.message",
-        "a harmless message: the program goes on without what it names",
+        "a harmless message: the program continues without what it names",
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
         r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
         r"libcuda\.so\.1 is not a symbolic link",
@@ -113,9 +114,70 @@ TEXTS: tuple[Condition, ...] = (
         r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
         r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",
         r"Skipping the post-processing step due to the error above|due to mismatched devices\. XGBoost",
-        meaning="It is a warning about speed, or about a part that is not needed.",
-        fix="nothing to do for it; where something fails, explain the error that comes after it",
+        meaning="The message warns about speed, or about a component that is not needed.",
+        fix="ignore the message. If something fails, explain the error that comes after it",
         symptom=True,
         logged=True,
+    ),
+    hint(
+        "program.cpu",
+        "the model probably stays on the CPU: the shown code never moves it to the GPU",
+        meaning="from_pretrained() loads into RAM unless it gets a device_map or device.",
+        fix='call .to("cuda") on the model, or pipeline.to(torch.device("cuda")), and on its inputs. Then gpucheck run '
+        "SCRIPT shows whether the GPU works",
+        weak=(
+            r"from_pretrained\(.{0,3000}\b(slow|real-time factor)\b|\b(slow|real-time factor)\b.{0,3000}from_pretrained"
+            r"\(",
+        ),
+        unless=r"\.to\(|\.cuda\(|device_?map|device ?=|--device",
+    ),
+    hint(
+        "link.slow",
+        "the PCIe link runs below what the GPU and the slot can do",
+        meaning="An idle GPU lowers the link's speed by itself, never its width. Under load a low speed is a fault.",
+        fix="gpucheck bench transfer measures it under load. Then put the GPU into the slot of 16 lanes at the CPU, "
+        "without a riser, and set the slot's generation in the firmware. x16 of PCIe 4.0 carries about 26 GB/s in each "
+        "direction",
+        weak=(
+            r"LnkSta:.{0,60}\(downgraded\)|\bpcie\b.{0,40}\b(degraded|downgraded)|\bpcie (gen ?)?[1-3](\.0)? (x\d+ "
+            r")?(instead|only)",
+        ),
+    ),
+    hint(
+        "power.capped",
+        "the driver lowers the GPU's clock: its power or heat is at a limit",
+        meaning="`SW Power Cap` is the power limit, `HW Slowdown` and `HW Power Brake` come from the board or its "
+        "supply.",
+        fix="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limits and the reason. Check supply, cables and "
+        "air flow. gpucheck bench matmul shows what it costs",
+        weak=(
+            r"\b(sw|hw) power (cap|brake)( slowdown)?\b.{0,30}\b(active|appear)|\bhw (thermal )?slowdown ?: "
+            r"?active\b",
+        ),
+    ),
+    strong(
+        "cuda.remap_pending",
+        "the GPU replaced bad memory, which takes effect only at a reset",
+        r"Remapped Rows.{0,200}Pending ?: Yes|Pending Page Blacklist ?: Yes",
+        meaning="Uncorrectable errors led to a remapping of rows. `Remapping Failure Occurred: Yes` means that the GPU "
+        "must be replaced.",
+        fix="drain the node, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices shows whether the remap "
+        "worked. If errors return, replace the GPU",
+    ),
+    strong(
+        "host.memory",
+        "the host's RAM has uncorrectable errors: a memory module, not the GPU",
+        r"\bEDAC MC\d+: \d+ UE\b|Uncorrectable (ECC|memory).{0,90}DIMM|DIMM\w*.{0,60}uncorrectable",
+        meaning="The line names the module or its channel.",
+        fix="reseat or replace the named DIMM. The event log of the server's BMC lists all of its errors",
+    ),
+    strong(
+        "cloud.quota",
+        "the cloud gives this account no GPU machine here: its quota is used up, or none is free",
+        r"more vCPU capacity than your current vCPU limit|Quota \W?(NVIDIA_\w+|GPUS_ALL_REGIONS)\W? exceeded",
+        r"InsufficientInstanceCapacity|ZONE_RESOURCE_POOL_EXHAUSTED|(NC|ND|NV)\w+ Family.{0,80}quota|SkuNotAvailable",
+        meaning="New accounts start with a quota of 0 for GPU machines. Capacity differs by zone.",
+        fix="ask for more in the cloud's quota page (AWS: Running On-Demand G and VT instances; Google: "
+        "GPUS_ALL_REGIONS), or try another zone or type of machine",
     ),
 )

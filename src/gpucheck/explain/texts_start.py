@@ -36,24 +36,23 @@ TEXTS: tuple[Condition, ...] = (
         "CUDA's driver does not initialise",
         r"CUDA driver initialization failed, you might not have a CUDA gpu|cuInit failed: initialization error",
         *_code(3),
-        meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
-        "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
-        fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
-        "all); sudo dmesg | grep -i -e nvrm -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm "
-        "uvm_disable_hmm=1 in /etc/modprobe.d, then reboot. " + _DOCTOR,
+        meaning="cuInit returns 3: the driver exists but does not start for this process. With the open kernel module "
+        "and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
+        fix="run nvidia-smi where the program runs. If it does not list the GPU, repair the driver, or start the "
+        "container with --gpus all. sudo dmesg | grep -i -e nvrm -e hmm -e request_free_mem shows whether HMM fails: "
+        "then put options nvidia_uvm uvm_disable_hmm=1 into /etc/modprobe.d and reboot. " + _DOCTOR,
         common=(r"Error 3: initialization error",),
     ),
     strong(
         "cuinit.34",
-        "the libcuda that is found is a stub, or older than the program's CUDA",
+        "the libcuda that was found is a stub, or older than the program's CUDA",
         r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
         # Functions of libcuda. The excluded names are those of CUDA's other libraries.
         r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
-        meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) brings a libcuda that was loaded instead "
-        "of the driver's; or the driver does not have the function yet.",
-        fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH (ldconfig -p | grep libcuda shows the "
-        "driver's; in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility), and rm -r ~/.triton/cache where the "
-        "file is in it; a function that is new: update the driver",
+        meaning="LD_LIBRARY_PATH leads to another libcuda (stubs, compat), or the driver lacks the function.",
+        fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH. ldconfig -p | grep libcuda shows the "
+        "driver's (a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility). If the file is in ~/.triton/cache, "
+        "rm -r ~/.triton/cache. If the function is new, update the driver",
     ),
     strong(
         "cuinit.46",
@@ -61,9 +60,9 @@ TEXTS: tuple[Condition, ...] = (
         r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
         r"exclusive-thread device already in use|devices .{1,40}are occupied by other processes and can'?t be used",
         *_code(46),
-        meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
-        fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
-        "several in. In mode Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
+        meaning="The GPU's compute mode allows one process or none, or an earlier error left it unusable.",
+        fix="nvidia-smi -q -d COMPUTE shows the mode, nvidia-smi the processes. sudo nvidia-smi -i INDEX -c 0 allows "
+        "several. If the mode is Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
         follows=("nvml.reset", "xid.", "kernel.nvrm"),
     ),
     strong(
@@ -77,8 +76,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
         r"ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on the",
-        meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or container or driver have no GPU.",
-        fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
+        meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or the container or driver has no GPU.",
+        fix="run nvidia-smi -L where the program runs. If it lists the GPU, unset CUDA_VISIBLE_DEVICES. If not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
@@ -89,8 +88,9 @@ TEXTS: tuple[Condition, ...] = (
         r"your system|Could not find cuda drivers on your machine|CUDA driver (is )?not (found|installed)|Failed to "
         r"load libcuda|failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
-        fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
-        "nvidia.com/gpu=all); else NVIDIA's driver (TensorFlow: also pip install 'tensorflow[and-cuda]'). " + _DOCTOR,
+        fix="run nvidia-smi on the host. If it works, start the container with --gpus all (podman: --device "
+        "nvidia.com/gpu=all); else install NVIDIA's driver (TensorFlow: also pip install 'tensorflow[and-cuda]'). "
+        + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
         logged=True,
     ),
@@ -101,12 +101,13 @@ TEXTS: tuple[Condition, ...] = (
         r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
         r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
         r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
-        r"libcuda\S{0,40}undefined symbol: cu\w+|symbol lookup for cuCtxCreate_v\d failed",
+        r"libcuda\S{0,40}undefined symbol: cu\w+|driver >= ?\d{3}[\d.]* required|symbol lookup for cuCtxCreate_v\d "
+        r"failed",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
-        meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
-        "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
-        fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
+        meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without a "
+        "GPU, or with a libcuda that is not the host's, also reports `driver version is insufficient`.",
+        fix="run nvidia-smi where the program runs. If it fails, start the container with --gpus all; else update the "
         "driver, or install a torch (or program) built for a CUDA that it supports",
         follows=_DRIVER_DOWN,
     ),
@@ -114,16 +115,16 @@ TEXTS: tuple[Condition, ...] = (
         "cuinit.101",
         "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
         r"Error 101: invalid device ordinal|cuda driver library init failure: 101\b",
-        meaning="One entry of the list is not a device.",
-        fix="nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
+        meaning="One entry of the list names no device.",
+        fix="nvidia-smi -L shows the existing indices and UUIDs: export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
     proof(
         "mask.mig",
         "a program reads the UUID of a MIG instance or GPU as a number",
         r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",
-        meaning="CUDA_VISIBLE_DEVICES holds a UUID, as device plugins set it, and the program wants indices.",
-        fix="update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
-        "MIG instance has no index: if only one was passed in, unset the variable",
+        meaning="Device plugins set CUDA_VISIBLE_DEVICES to a UUID, but the program expects indices.",
+        fix="update the program (vLLM and others read UUIDs today). For a whole GPU set its index: "
+        "CUDA_VISIBLE_DEVICES=0. A MIG instance has no index: if only one was passed in, unset the variable",
     ),
     strong(
         "cuinit.802",
@@ -131,11 +132,11 @@ TEXTS: tuple[Condition, ...] = (
         r"\b802\b.{0,60}\bfabric-?manager\b|CUDA .{0,60}\bfails? with 802\b",
         r"Error 802: system not yet initialized|\A\W*(cuda |cuinit )?error 802\W*\Z",
         *_code(802),
-        meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
-        "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
-        fix="on the host systemctl status nvidia-fabricmanager: sudo systemctl enable --now nvidia-fabricmanager "
-        "where it does not run; its version has to be exactly the driver's (dpkg -l | grep -e fabricmanager -e "
-        "nvidia-driver). On a rented machine its owner has to; then gpucheck doctor",
+        meaning="cuInit returns 802. On machines with NVSwitch the fabric manager does not run, or its version differs "
+        "from the driver's. In a confidential virtual machine the GPUs are not set ready.",
+        fix="systemctl status nvidia-fabricmanager on the host shows whether it runs. If not, sudo systemctl enable "
+        "--now nvidia-fabricmanager. Its version must be exactly the driver's (dpkg -l | grep -e fabricmanager -e "
+        "nvidia-driver). On a rented machine ask the owner. Then run gpucheck doctor",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager|fabric ?manager.{0,80}(failed|error:|is "
             r"not running|don'?t match|does not match)|system not yet initialized",
@@ -147,9 +148,9 @@ TEXTS: tuple[Condition, ...] = (
         "nvswitch.none",
         "the fabric manager finds no NVSwitch",
         r"NVSwitch driver failed with error:? ?WARNING Nothing to do|fabric ?manager.{0,80}Nothing to do",
-        meaning="Only machines with NVSwitches (HGX, DGX) need it; elsewhere its failure has no effect.",
-        fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
-        "it shows some, sudo dmesg | grep -i nvswitch tells why the driver does not have them",
+        meaning="Only machines with NVSwitches (HGX, DGX) need it. On others its failure has no effect.",
+        fix="lspci | grep -i nvswitch shows the switches. If there are none, sudo systemctl disable --now "
+        "nvidia-fabricmanager. If there are some, sudo dmesg | grep -i nvswitch tells why the driver lacks them",
     ),
     strong(
         "cuinit.803",
@@ -157,9 +158,9 @@ TEXTS: tuple[Condition, ...] = (
         r"unsupported display driver / cuda driver combination|\A\W*(cuda |cuinit )?error 803\W*\Z",
         *_code(803),
         meaning="The driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings another libcuda.",
-        fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
-        "libcuda; unset LD_LIBRARY_PATH). At a mismatch restart the container, or load the driver's new module (sudo "
-        "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with the GPU idle, or reboot)",
+        fix="run nvidia-smi where the program runs. If it works, another libcuda is loaded (ldconfig -p | grep "
+        "libcuda): unset LD_LIBRARY_PATH. If it reports a mismatch, restart the container, or load the new module with "
+        "the GPU idle (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia), or reboot",
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
@@ -168,7 +169,7 @@ TEXTS: tuple[Condition, ...] = (
         "the forward-compatibility libcuda does not support this GPU",
         r"forward compatibility was attempted on non.?supported HW|\A\W*(cuda |cuinit )?error 804\W*\Z",
         *_code(804),
-        meaning="A folder called compat brings a newer libcuda, which works only on data-centre GPUs.",
+        meaning="A folder called compat has a newer libcuda, which works only on data-centre GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
         common=(r"\bError 804\b",),
         follows=("nvml.mismatch",),
@@ -184,7 +185,7 @@ TEXTS: tuple[Condition, ...] = (
         *_code(805),
         *_code(807),
         meaning="The daemon of CUDA_MPS_PIPE_DIRECTORY does not run, is another user's, or accepts no more clients.",
-        fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
+        fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY. gpucheck doctor shows the cause",
         common=(r"\bError (80[5-9]|810)\b",),
     ),
     hint(
@@ -195,10 +196,10 @@ TEXTS: tuple[Condition, ...] = (
         *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
-        meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or not allowed, the memory "
-        "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
-        fix="ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
-        "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
+        meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or forbidden, the memory "
+        "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES changed after CUDA had started.",
+        fix="ls -l /dev/nvidia-uvm shows whether it exists. If not, sudo nvidia-modprobe -c 0 -u. After a suspend, "
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
     ),
     hint(
         "cuinit.unexpected",
@@ -206,7 +207,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
         r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error|cuda driver library init failure: \d",
         meaning="cuInit's code follows the word Error at the end of the message.",
-        fix="explain the whole message: its end says why. " + _DOCTOR,
+        fix="explain the whole message, because its end names the cause. " + _DOCTOR,
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit."),
     ),
@@ -222,15 +223,16 @@ TEXTS: tuple[Condition, ...] = (
         r")?CUDA|not (built|compiled|installed) (for|with) (the )?CUDA)\b",
         meaning="Usually pip took a CPU build from an index without CUDA, or another package brought it in.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
-        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
-        "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
+        "PyTorch's index of your CUDA (see the selector on pytorch.org and pip show torch). In conda: conda install -c "
+        "conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
             "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
             r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
-            r"\bpytorch +\d[\d.]+ +cpu_\w+|\b(py)?torch\b.{0,40}\b(uninstall|replac|overwr|downgrad)\w* .{0,80}\bcpu\b|"
-            r"(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_device|_lazy_init|\bGPU\b)|\b(uninstall|"
-            r"replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
+            r"\bpytorch +\d[\d.]+ +(py\d\S*_)?cpu_\w+|\bcpuonly +\d|\bCPU[- ](build|version) of (py)?torch\b|\b(radeon|"
+            r"rx ?[5679]\d00|amd \(rocm\)).{0,400}\btorch\W{1,6}[12][\d.]+\+cu\d|\b(py)?torch\b.{0,40}\b(uninstall|"
+            r"replac|overwr|downgrad)\w* .{0,80}\bcpu\b|(Ultralytics|YOLO).{0,60}torch-[\d.]+\+cpu\b.{0,6000}(select_de"
+            r"vice|_lazy_init|\bGPU\b)|\b(uninstall|replac|overw|downgrad|upgrad)\w* .{0,60}\btorch\b.{0,80}\bcpu\b",
         ),
     ),
     hint(
@@ -273,9 +275,10 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
         r"only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! with)(?!.{0,40}(capabil|sm_?\d|H100|Amper))",
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
-        "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
-        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where it "
-        "runs: None is a torch for the CPU; where nvidia-smi fails, the driver or container. " + _DOCTOR,
+        "sees none: torch is built for the CPU, driver, container or job has no GPU, or CUDA_VISIBLE_DEVICES hides it.",
+        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi show what "
+        "is missing. None means a torch for the CPU. If nvidia-smi fails, repair the driver or the container. "
+        + _DOCTOR,
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
@@ -286,20 +289,21 @@ TEXTS: tuple[Condition, ...] = (
             r")?\W?cpu\b.{0,160}\bgpu|\bis_available\b.{0,30}\bTrue\b.{0,60}\b(on|uses?|only|the) cpu\b|\b(us(es?|ing)|"
             r"fall(s|ing)? back (on|to)) (the )?\W?cpu\b(?!.{0,3}(off|ram))|\bcpu is (being )?used\b|\bgpus?\b(?! "
             r"available but).{0,40}\b(not|isn'?t|never) (being |getting )?(us|utiliz|detect|recogniz)ed\b|\b(can'?t|"
-            "cannot|doesn'?t|won'?t|not|unable to|how (can|do) i|how to) (run|use|using|detect|see|switch) (on |to |"
+            "cannot|doesn'?t|won'?t|isn'?t|not|unable to|how (can|do) i|how to) "
+            "(run|use|using|detect(ing)?|see|switch) (on |to |"
             r"it |under |with |my |the |a ){0,3}gpus?\b(?! \d|s? memory)",
         ),
     ),
     proof(
         "nvml.mismatch",
-        "NVIDIA's libraries and the kernel module are of different versions",
+        "the versions of NVIDIA's libraries and the kernel module differ",
         r"Driver/library version mismatch|RM has detected an NVML/RM version mismatch|NVRM: API mismatch",
         r"NVML(_ERROR|Error)_LibRmVersionMismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH",
         r"kernel (module )?version .{0,40}does not match DSO version",
         meaning="The driver was updated but its old module is still loaded, or a container has its own libraries.",
-        fix="end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
-        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
-        "shows packages of two driver versions, of which one has to go",
+        fix="drain the node, end what uses the GPUs, and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
+        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays, dpkg -l | grep -i nvidia (rpm -qa): "
+        "remove one of two versions",
     ),
     strong(
         "nvml.unknown",
@@ -307,18 +311,18 @@ TEXTS: tuple[Condition, ...] = (
         r"Failed to initialize NVML: (N/A|Unknown Error)|nvmlInit\w*.{0,30}Unknown Error",
         weak=(r"\bnvml (vram )?init failure: 999\b|\bNVML initiali[sz]e failed: Unknow",),
         logged=True,
-        meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        fix="docker restart CONTAINER (or start the pod again); to prevent it, pass the devices by CDI (--device "
-        "nvidia.com/gpu=all) or each with --device=/dev/nvidia0 --device=/dev/nvidiactl --device=/dev/nvidia-uvm",
+        meaning="In a container: systemd reloaded its units and removed the devices from the container's cgroup.",
+        fix="docker restart CONTAINER (or restart the pod). To prevent it, pass the devices by CDI (--device "
+        "nvidia.com/gpu=all), or each with --device=/dev/nvidia0 --device=/dev/nvidiactl --device=/dev/nvidia-uvm",
     ),
     strong(
         "nvml.permission",
         "access to the device nodes is denied",
         r"NVML( error)?: Insufficient Permissions",
         r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
-        meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
-        fix="sudo before a command that changes a setting or a MIG instance; where reading fails, ls -l /dev/nvidia* "
-        "has to show crw-rw-rw-, and in a cluster's job ask for a GPU (--gres=gpu:1)",
+        meaning="The user may not read and write /dev/nvidia*, or the request needs root.",
+        fix="use sudo for a command that changes a setting or a MIG instance. If reading fails, ls -l /dev/nvidia* "
+        "must show crw-rw-rw-; in a cluster's job request a GPU (--gres=gpu:1)",
         common=(r"ERROR_NO_PERMISSION",),
     ),
     strong(
@@ -328,9 +332,9 @@ TEXTS: tuple[Condition, ...] = (
         "not appear to be running on this host|cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the "
         "NVIDIA kernel module|nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
         meaning="The module was not built for an updated kernel, Secure Boot rejects it, or nouveau controls the GPU.",
-        fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm: Key was rejected is Secure Boot (mokutil "
-        "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
-        "kernel (sudo dkms autoinstall, then reboot); where lsmod | grep nouveau shows that one, blacklist it",
+        fix="sudo modprobe nvidia and sudo dmesg | grep -i nvrm show the cause. For `Key was rejected`, enroll the "
+        "module's key or turn Secure Boot off (mokutil --sb-state). For `not found`, build it for this kernel (sudo "
+        "dkms autoinstall, then reboot). If lsmod | grep nouveau lists nouveau, blacklist that driver",
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(r"\bDriver Not Loaded\b|\bnvidia drivers? (is|are) not loaded", r"ERROR_DRIVER_NOT_LOADED"),
         weak=(r"\bnvidia-smi\b.{0,4} (cannot|can'?t|could ?n.?t|can not) communicate with",),
@@ -343,26 +347,26 @@ TEXTS: tuple[Condition, ...] = (
         r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
         r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
         r"'?nvidia-smi'? is not recognized as|nvidia-smi.{0,4}: executable file not found",
-        meaning="libnvidia-ml.so.1 or nvidia-smi is missing: no driver, or a container without the capability utility.",
-        fix="on the host install NVIDIA's driver (Ubuntu: sudo ubuntu-drivers install); in a container docker run "
+        meaning="libnvidia-ml.so.1 or nvidia-smi is missing: no driver, or no capability utility in the container.",
+        fix="on a host install NVIDIA's driver (Ubuntu: sudo ubuntu-drivers install). For a container use docker run "
         "--gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
     strong(
         "nvml.no_devices",
-        "the driver is there and finds no GPU",
+        "the driver finds no GPU",
         r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
         r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
-        meaning="No GPU answers: Blackwell needs the open module, or a GPU is a virtual machine's or failed to start.",
-        fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
-        "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
+        meaning="No GPU answers: Blackwell needs the open module, a virtual machine has it, or it failed to start.",
+        fix="sudo dmesg | grep -i nvrm shows the module's errors. For a Blackwell GPU install the open kernel module "
+        "(nvidia-open). For RmInitAdapter see gpucheck explain kernel.rm_init",
         follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
         common=(r"No devices were found",),
     ),
     proof(
         "nvml.lost",
-        "a GPU does not answer any more",
+        "a GPU does not answer",
         r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST|ERR! ?ERR! ?ERR!|shows? ERR! ",
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
@@ -376,7 +380,7 @@ TEXTS: tuple[Condition, ...] = (
         r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
-        "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
+        "joined GPUs at once). nvidia-smi -q shows the recovery action that the driver requests",
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
     ),
@@ -384,22 +388,22 @@ TEXTS: tuple[Condition, ...] = (
         "nvml.hardware",
         "NVML reports a fault of the GPU",
         r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",
-        meaning="The GPU has trouble with interrupts, its configuration (InfoROM) or power, or did not answer in time.",
-        fix="sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
-        "power cables, and have a GPU with a corrupted InfoROM serviced",
+        meaning="The GPU's interrupts, configuration (InfoROM) or power failed, or it did not answer in time.",
+        fix="sudo dmesg | grep -i nvrm names the GPU. Drain the node and power-cycle it, reseat the GPU and its power "
+        "cables, and have a GPU with a corrupted InfoROM serviced",
         follows=("xid.", "bus."),
     ),
     strong(
         "nvml.not_supported",
-        "NVML refused a call: this GPU does not have what was asked, or the call is wrong",
+        "NVML refused a call: this GPU lacks the feature, or the call is wrong",
         r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported|NVML_ERROR_NOT_SUPPORTED",
         r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
         r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
         r"\bnvml\w*.{0,60}: Not Supported\b",
-        meaning="Not every GPU and driver has every counter; or the program called NVML before nvmlInit, after "
-        "nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
-        fix="catch pynvml.NVMLError around that call, or leave the value out (for memory on an integrated GPU "
-        "torch.cuda.mem_get_info()); nvidia-smi -q shows whether the value exists on this GPU",
+        meaning="Not every GPU and driver has every counter. The program may also have called NVML before nvmlInit, "
+        "after nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
+        fix="catch pynvml.NVMLError around that call, or skip the value (for memory on an integrated GPU use "
+        "torch.cuda.mem_get_info()). nvidia-smi -q shows whether this GPU has the value",
         follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
     proof(
@@ -410,8 +414,8 @@ TEXTS: tuple[Condition, ...] = (
         r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
         meaning="Other pods have the GPUs, the device plugin does not run, or the node's taint keeps the pod away.",
         fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu. If it is 0 or absent, the device "
-        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs. A taint: "
-        "tolerations: [{key: nvidia.com/gpu, operator: Exists}] in the pod",
+        "plugin or the driver fails (kubectl logs of nvidia-device-plugin); else other pods hold the GPUs. For a "
+        "taint, add tolerations: [{key: nvidia.com/gpu, operator: Exists}] to the pod",
         follows=("nvml.", "container.", "xid."),
     ),
     strong(
@@ -420,11 +424,14 @@ TEXTS: tuple[Condition, ...] = (
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
         r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)|(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
-        fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
-        "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
+        fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what you can request. On a "
+        "drained node nvidia-smi -L must list every GPU first; then scontrol update nodename=NODE state=resume",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
-        weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
+        weak=(
+            r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b|--gpu-bind=(closest|"
+            r"single)",
+        ),
     ),
     strong(
         "kubernetes.plugin",
@@ -436,9 +443,9 @@ TEXTS: tuple[Condition, ...] = (
         r"device-plugin[\w-]{0,24} 0/1 (CrashLoop|Error|Init)|Incompatible (platform|strategy|device "
         r"discovery).{0,40}detected|(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no "
         r"devices found|could not)|Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
-        meaning="The plugin's container lacks NVIDIA's runtime and sees no NVML, so that the node offers no GPU.",
-        fix="on the node install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=containerd "
-        "--set-as-default && sudo systemctl restart containerd (or runtimeClassName: nvidia for it); then restart it",
+        meaning="The plugin's container lacks NVIDIA's runtime and sees no NVML, so the node offers no GPU.",
+        fix="install nvidia-container-toolkit on the node, run sudo nvidia-ctk runtime configure --runtime=containerd "
+        "--set-as-default && sudo systemctl restart containerd (or set runtimeClassName: nvidia); then restart it",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
     hint(
@@ -447,8 +454,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Error watching fields|third-party Profiling module returned an unrecoverable error",
         r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
         r"\bDCGM_ST_(?!OK)\w+",
-        meaning="A profiler (Nsight, ncu) or another DCGM has the counters; or DCGM is older than the driver or GPU.",
-        fix="dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
+        meaning="A profiler (Nsight, ncu) or another DCGM holds the counters, or DCGM is older than the driver or GPU.",
+        fix="dcgmi discovery -l, then dcgmi diag -r 1, on that node. End other profilers and a second nv-hostengine. "
         "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
         follows=("nvml.", "xid.", "bus."),
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
@@ -459,16 +466,16 @@ TEXTS: tuple[Condition, ...] = (
         r"(Mismatched PJRT plugin|Unexpected PJRT_\w+ size|plugin is likely built with a later version)",
         r"module 'jaxlib(\.\w+)*' has no attribute|jaxlib version [\d.]+ is (newer|older|incompatible)",
         r"jaxlib is version [\d.]+, but this version of jax requires|incompatible with (installed )?jaxlib version",
-        meaning="All of them are of one release; pip upgraded some of them.",
-        fix="pip list | grep -i jax, then all in one command: pip install -U 'jax[cuda12]', or 'jax[cuda12]==VERSION' "
-        "of the jax that the program needs, which brings jaxlib and the plugins of that release",
+        meaning="All of them must have one release, but pip upgraded only some of them.",
+        fix="pip list | grep -i jax shows them. Upgrade all in one command: pip install -U 'jax[cuda12]', or "
+        "'jax[cuda12]==VERSION' of the jax that the program needs, which brings jaxlib and the plugins",
     ),
     proof(
         "jax.cpu_only",
         "this jaxlib is built without CUDA",
         r"no supported devices found for platform CUDA|CUDA-enabled jaxlib is not installed",
         r"jaxlib.{0,60}(without|no) (CUDA|GPU) support|No GPU/TPU found, falling back to CPU",
-        meaning="JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
+        meaning="JAX found a GPU but has no code for it, because pip installed jaxlib for the CPU.",
         fix='pip install -U "jax[cuda12]" (or cuda13), in the same environment',
     ),
     strong(
@@ -476,18 +483,18 @@ TEXTS: tuple[Condition, ...] = (
         "another driver, usually nouveau, controls the GPU, so NVIDIA's cannot use it",
         r"Nouveau kernel driver is currently in use|NVIDIA probe routine was not called for \d+ device",
         r"nouveau, rivafb, nvidiafb or rivatv",
-        meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
-        fix="lsmod | grep -i -e nouveau -e vfio shows it; nouveau: echo 'blacklist nouveau' | sudo tee "
+        meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU can have only one driver.",
+        fix="lsmod | grep -i -e nouveau -e vfio shows it. For nouveau: echo 'blacklist nouveau' | sudo tee "
         "/etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut --force); then reboot",
     ),
     proof(
         "mig.no_room",
-        "there is no space for another MIG instance",
+        "a MIG instance does not fit on the GPU",
         r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)|(error creating|Unable to "
         r"create a?|Failed to create) (GPU|compute|MIG) (instance|device).{0,120}Insufficient Resources",
-        meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
-        fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
-        "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        meaning="The profile does not fit beside the existing instances, or MIG mode is off.",
+        fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free slots. Destroy "
+        "an unused instance (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
     ),
     proof(
         "mig.in_use",
@@ -495,8 +502,8 @@ TEXTS: tuple[Condition, ...] = (
         r"MIG mode is in pending (enable|disable) state|(unable|failed) to (destroy|enable|disable|change)[\w "
         r"]{0,30}(instance|MIG)[^\n]{0,120}in use by another client",
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has it open.",
-        fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
-        "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
+        fix="sudo lsof /dev/nvidia* shows the process. Stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the "
+        "device plugin's pod) and repeat the command. In a passthrough virtual machine reboot",
     ),
     strong(
         "nvml.wsl",
@@ -509,7 +516,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvml.pynvml",
         "the pynvml package is deprecated",
         r"pynvml package is deprecated",
-        meaning="Only a warning: the maintained package of the same module is nvidia-ml-py.",
+        meaning="The message is only a warning. The maintained package of the same module is nvidia-ml-py.",
         fix="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
     ),
     proof(
@@ -522,7 +529,7 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
-        fix="on the host nvidia-container-toolkit, then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+        fix="install nvidia-container-toolkit on the host; sudo nvidia-ctk runtime configure --runtime=docker && sudo "
         "systemctl restart docker (k3s: --runtime=containerd). Docker Desktop has none: docker context use default",
     ),
     proof(
@@ -532,7 +539,7 @@ TEXTS: tuple[Condition, ...] = (
         r"resolve) CDI device|failed to inject CDI devices|failed to discover GPU vendor from CDI|setting up CDI "
         r"devices|failed to stat CDI host device|CDI (device )?injection failed|could not select device driver "
         r"\W{0,4}cdi|stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
-        meaning="podman, and docker with CDI, read /etc/cdi: it is missing, not readable, or older than the driver.",
+        meaning="podman, and docker with CDI, read /etc/cdi. It is missing, not readable, or older than the driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && sudo chmod a+rX /etc/cdi /etc/cdi/*; then "
         "nvidia-ctk cdi list as the user shows the devices (podman 4.1 or newer). Repeat after each driver update. "
         'docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json, then a restart',
@@ -546,9 +553,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not find any nv files on this host|adding custom device \W{0,4}/dev/nvidia",
         r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ )?(docker|"
         r"podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
-        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
-        "not be changed, or a CUDA that the image requires and the driver does not have.",
-        fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
+        meaning="The message names the cause: driver, device, cgroup, or a CUDA that only the image has.",
+        fix="run nvidia-smi on the host, which must work first. Then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
@@ -560,8 +566,8 @@ TEXTS: tuple[Condition, ...] = (
         r"'nvidia.{0,10}: Required key not available|nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key "
         r"was rejected by service.{0,200}nvidia|Secure boot is enabled on this system, .{0,60}not signed by a key",
         meaning="The module is not signed with a key that the firmware trusts.",
-        fix="sudo mokutil --import KEY of the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
-        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot, Enroll MOK; or Secure Boot off",
+        fix="sudo mokutil --import KEY (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS /var/lib/dkms/mok.pub, Fedora "
+        "/etc/pki/akmods/certs/public_key.der), reboot and Enroll MOK; or turn Secure Boot off in the firmware",
     ),
     strong(
         "kernel.build",
@@ -571,12 +577,12 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)|Unable to find the kernel source tree for the "
         r"currently running kernel|performing the step: \W?Building kernel modules|Leaving directory "
         r"\W?/var/lib/dkms/nvidia|Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such "
-        r"device)|The kernel module failed to load.{0,200}nvidia",
+        r"device)|The kernel module failed to load.{0,200}nvidia|/dkms/nvidia/.{0,60}dkms\.conf does not exist",
         r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)|\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|"
         r"error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error|dkms (build|install) .{0,20}\bnvidia\S* "
         r"-k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",
         meaning="The kernel is too new for the driver, its headers are missing, or another compiler built it.",
-        fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
+        fix="tail -n 40 of the named make.log shows the error. Install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree|Your kernel headers for kernel .{0,60}cannot be found",
             r"Bad return status for module build on kernel|Failed to install the kernel module through DKMS",
@@ -597,9 +603,9 @@ TEXTS: tuple[Condition, ...] = (
         r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+|Module nvidia[\w-]* not found "
         r"in directory|nvidia: version magic|nvidia\w*: (disagrees about version of symbol|Unknown symbol)|could not "
         r"insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
-        meaning="After a kernel update the module has to be built again.",
+        meaning="After a kernel update the module must be built again.",
         fix="sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel), sudo dkms autoinstall, then sudo "
-        "modprobe nvidia; without DKMS install the driver's package again, for the kernel of uname -r",
+        "modprobe nvidia. Without DKMS, reinstall the driver's package for the kernel of uname -r",
         follows=("kernel.build",),
     ),
     strong(
@@ -610,59 +616,60 @@ TEXTS: tuple[Condition, ...] = (
         r"Could not resolve Linux kernel version|Could not unload NVIDIA driver kernel modules",
         r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
         meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
-        fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver "
-        "that is installed on the node wants driver.enabled=false",
+        fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step. If the node "
+        "has an installed driver, set driver.enabled=false",
         follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid.", "cuinit."),
     ),
     strong(
         "kubernetes.mps",
         "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
         r"mps daemon not ready|(waiting for|Failed to start) MPS daemon|using MPS requires --mps-root",
-        meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
-        fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set",
+        meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both can read.",
+        fix="kubectl label node NODE nvidia.com/mps.capable=true, and set mps.root in the plugin's Helm chart",
         follows=("xid.", "bus.", "cuinit.mps"),
     ),
     proof(
         "setup.packages",
-        "packages of NVIDIA's driver or of CUDA contradict each other: usually they come from two sources",
+        "packages of NVIDIA's driver or of CUDA conflict: usually they come from two sources",
         r"dpkg: error processing archive .{0,160}(nvidia|cuda).{0,200}trying to overwrite",
         r"(nvidia-driver|kmod-nvidia|cuda-drivers)\S* .{0,160}(nothing provides|none of the providers|filtered out by)",
         r"\b(lib)?(nvidia|cuda|cudnn|nccl)[\w.+-]* ?: ?Depends: .{0,200}(to be installed|installable)",
         meaning="Ubuntu's packages and those of NVIDIA's repository are mixed, or an older driver is half installed.",
-        fix="sudo apt-get purge '^(lib)?nvidia-.*-[0-9]+' '^cuda-drivers.*' && sudo apt-get autoremove, take one of "
-        "the two sources out of /etc/apt/sources.list.d (apt-cache policy nvidia-driver-580 shows them), sudo apt-get "
-        "update && sudo ubuntu-drivers install; the toolkit is cuda-toolkit-X-Y (the package cuda brings a driver)",
+        fix="sudo apt-get purge '^(lib)?nvidia-.*-[0-9]+' '^cuda-drivers.*' && sudo apt-get autoremove, remove one "
+        "source from /etc/apt/sources.list.d (apt-cache policy nvidia-driver-580 shows both), then sudo apt-get update "
+        "&& sudo ubuntu-drivers install. For the toolkit take cuda-toolkit-X-Y (the package cuda brings a driver)",
     ),
     strong(
         "setup.vgpu",
-        "the virtual GPU (vGPU) has no license, or its guest driver is not of the host's vGPU release",
+        "the virtual GPU (vGPU) has no license, or guest and host have different vGPU releases",
         r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         r"License Status *: Unlic|nvidia-gridd\b.{0,99}(fail|error|unlic)|Guest VGPU version is (old|new)",
         meaning="Without a license a vGPU slows down after 20 minutes, and CUDA may refuse to start.",
-        fix="in the guest the license server's token in /etc/nvidia/ClientConfigToken, then sudo systemctl restart "
-        "nvidia-gridd (nvidia-smi -q | grep -i license); drivers of one vGPU release in guest and host",
+        fix="in the guest, put the license server's token into /etc/nvidia/ClientConfigToken, then sudo systemctl "
+        "restart nvidia-gridd (nvidia-smi -q | grep -i license). Use drivers of one vGPU release in guest and host",
     ),
     strong(
         "windows.device",
-        "Windows has stopped the GPU, whose driver reports a problem (Code 43; Code 12: it found no memory range)",
+        "Windows stopped the GPU, whose driver reports a problem (Code 43; Code 12: it found no memory range)",
         r"\b(gpu|geforce|nvidia|radeon|rtx|gtx|passthrough)\b.{0,120}\b(code|error) 43\b",
-        meaning="The driver started and gave up: in a virtual machine because of the way the GPU is passed in.",
-        fix="in a virtual machine: UEFI firmware (OVMF), machine q35, CPU host with hidden=1, a ROM file for the "
-        "host's first GPU; else DDU in safe mode and the newest driver, then another slot and power cable: where it "
-        "stays, the GPU is probably faulty. Code 12: Above 4G Decoding on and CSM off in the firmware",
+        meaning="The driver started and gave up. In a virtual machine, usually the passthrough settings are the cause.",
+        fix="for a virtual machine, use UEFI firmware (OVMF), machine q35, CPU host with hidden=1, and a ROM file for "
+        "the host's first GPU. Else use DDU in safe mode and the newest driver, then another slot and power cable. If "
+        "Code 43 stays, the GPU is probably faulty. For Code 12, turn Above 4G Decoding on and CSM off in the firmware",
         common=(r"stopped this device because it has reported|enough free resources that it can use|\bcode 43\b",),
     ),
     hint(
         "power.loss",
-        "the GPU or the machine probably loses power, or the link to it, under load",
+        "the GPU or the machine probably loses power or the PCIe link under load",
         r"\beGPU\b.{0,200}\b(disconnect|drop|los[et]|freez)\w*",
-        meaning="A supply, cable, riser or adapter that cannot deliver a GPU's peaks gives up before a log is written.",
-        fix="as a test nvidia-smi -pl WATTS (about 70 % of the limit) and -lgc 300,1500: where it then holds, a "
-        "separate cable for each power plug, a stronger supply, no riser (an eGPU: its supply and cable). "
+        meaning="A supply, cable, riser or adapter that cannot deliver a GPU's peaks fails before a log is written.",
+        fix="as a test, set nvidia-smi -pl WATTS (about 70 % of the limit) and -lgc 300,1500. If it then holds, use a "
+        "separate cable for each power plug, a stronger supply and no riser (an eGPU: its supply and cable). "
         "journalctl -b -1 -e shows the last messages, nvidia-smi -q -d TEMPERATURE the heat",
         weak=(
-            r"(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|o/?s)\b.{0,30}"
-            r"\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|instant|and re))",
+            r"hard-?power-?cut|(\b|_)(train\w*|gpus?|\d0[5-9]0s?|load)\b.{0,160}\b(pc|computer|machine|system|server|"
+            r"o/?s)\b.{0,30}\b((shut|turn|power)s? (off|down)|(crash|freez|(re)?(start|boot))\w* .{0,20}(crash|hard|"
+            r"instant|and re))",
         ),
         common=(
             r"\b(pc|computer|machine) .{0,30}\b(restart|reboot|shut|turn|power|crash)(s|es|ing)?( down| off)?(?! the)\b"
@@ -678,17 +685,17 @@ TEXTS: tuple[Condition, ...] = (
         r"Driver temperature threshold met on GPU|Temperature limit on GPU #?\d+ reached",
         r"(SW|HW) Thermal Slowdown ?: ?Active|\bGPU\b.{0,60}\b(is|was|be|gets?) thermal(ly)?[ -]throttl\w*",
         meaning="At about 83 to 95 °C the driver lowers the clocks. No setting of the program causes it.",
-        fix="sudo nvidia-smi -pl WATTS (about 70 % of the limit), clean fans, more air (a laptop: a stand); "
-        "nvidia-smi -q -d TEMPERATURE,PERFORMANCE shows the limit and what slows it",
+        fix="sudo nvidia-smi -pl WATTS (about 70 % of the limit), clean the fans, and add air flow (a laptop: a "
+        "stand). nvidia-smi -q -d TEMPERATURE,PERFORMANCE shows the limit and what slows the GPU",
         conditions=("devices.throttled",),
     ),
     strong(
         "vulkan.software",
         "Vulkan uses the CPU (llvmpipe, lavapipe), not the GPU",
         r"lavapipe is not a conformant vulkan|deviceName ?= ?llvmpipe|(using|selected|device) .{0,30}\bllvmpipe\b",
-        meaning="NVIDIA's Vulkan driver is not found: a package without graphics, or a container without it.",
-        fix="export VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/nvidia_icd.json; where that file is missing, the driver's "
-        "package libnvidia-gl-… (a container: NVIDIA_DRIVER_CAPABILITIES=all); vulkaninfo --summary lists the GPU",
+        meaning="NVIDIA's Vulkan driver is not found: the driver's package or the container has no graphics.",
+        fix="export VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/nvidia_icd.json. If that file is missing, install the "
+        "driver's package libnvidia-gl-… (a container: NVIDIA_DRIVER_CAPABILITIES=all). Check vulkaninfo --summary",
     ),
     strong(
         "tensorflow.no_gpu",
@@ -696,10 +703,10 @@ TEXTS: tuple[Condition, ...] = (
         r"Num GPUs Available: +0\b|appears to be a GPU, but CUDA is not enabled",
         r"list_physical_devices\(\W{0,3}(device_type ?= ?)?\W{0,2}GPU\W{0,3}\){1,3}\W{0,9}"
         r"(Out\W?\d*\W{0,4}|(is|gives|prints|returns|shows).{0,15})?\[ ?\]",
-        meaning="pip's tensorflow needs CUDA's packages beside it; since 2.11 it has no GPU support in Windows.",
-        fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
-        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
-        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). After 2.10 Windows has no GPU: use WSL',
+        meaning="pip's tensorflow needs CUDA's packages beside it. Since 2.11 it has no GPU support in Windows.",
+        fix="python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), and "
+        "unset LD_LIBRARY_PATH. 2.16 and 2.17 also need export LD_LIBRARY_PATH=$(python -c 'import glob, nvidia; "
+        'print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). In Windows use WSL after 2.10',
         weak=(r"\btensorflow\b.{0,300}\b(not|n'?t|cannot|fails?|unable) (\w+ ){0,2}(detect|find|see|us)\w* .{0,9}gpu",),
         follows=("cuinit.", "import.", "nvml.", "cudnn."),
         logged=True,
@@ -708,19 +715,19 @@ TEXTS: tuple[Condition, ...] = (
         "mig.one",
         "a process can use only one MIG instance, and torch shows only that one",
         r"\bMIG\b.{0,900}\bdevice_count\(\)\W{0,4}((is|returns?|shows?|gives?) )?\W{0,8}1\b(?![\d.])",
-        r"\bMIG\b.{0,600}\bonly (1|one|the first) (MIG )?(device|instance|gpu)",
-        meaning="That is CUDA's limit, whatever the container or CUDA_VISIBLE_DEVICES lists.",
-        fix="one process for each instance, each with one UUID of nvidia-smi -L in its CUDA_VISIBLE_DEVICES; parallel "
-        "training and tensor-parallel servers over instances do not work: a larger profile, or MIG off",
+        r"\bMIG\b.{0,600}(\bonly (1|one|the first) (MIG )?(device|instance|gpu)|\b(uses only|only uses) (1|one)\b)",
+        meaning="This is a limit of CUDA. It holds whatever the container or CUDA_VISIBLE_DEVICES lists.",
+        fix="start one process for each instance, with one UUID of nvidia-smi -L in its CUDA_VISIBLE_DEVICES. Parallel "
+        "training and tensor-parallel servers cannot span instances: use a larger profile, or turn MIG off",
     ),
     strong(
         "mps.none",
         "torch does not see Apple's GPU (Metal)",
         r"MPS device (was )?not found|MPS (is )?not available because",
         r"\bmps\.is_available\(\)\W{0,6}((is|returns?|gives?|shows?) )?\W{0,4}False",
-        meaning="Python runs under Rosetta (x86_64), macOS is too old for this torch, or the Mac is one of Intel's.",
-        fix="python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 (else "
-        "an arm64 Python in a new environment) and 14.0 or newer (torch before 2.9: 13.0); then pip install -U torch",
+        meaning="Python runs under Rosetta (x86_64), macOS is too old for this torch, or the Mac has an Intel CPU.",
+        fix="python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' must print arm64 (else use "
+        "an arm64 Python in a new environment) and 14.0 or newer (torch before 2.9: 13.0). Then pip install -U torch",
         logged=True,
     ),
 )

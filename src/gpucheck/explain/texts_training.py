@@ -8,64 +8,72 @@ from gpucheck.explain.text import hint, proof, strong
 TEXTS: tuple[Condition, ...] = (
     proof(
         "autograd.no_graph",
-        "the loss depends on no parameter that is trained",
+        "the loss depends on no trainable parameter",
         r"element 0 of (tensors|variables) does not require grad|differentiated Tensors does not require grad",
         r"none of output has requires_grad=True, this checkpoint\(\)",
-        meaning="All are frozen, or the loss was computed under no_grad; with adapters, reentrant activation "
-        "checkpointing drops the gradient, because its inputs need none.",
-        fix='model.enable_input_require_grads(), or gradient_checkpointing_kwargs={"use_reentrant": False}, where '
-        "checkpointing is on (kohya: no --gradient_checkpointing); else sum(p.requires_grad for p in "
-        "model.parameters()): 0 means frozen, or no adapter; then no_grad(), .detach() or .item() before the loss",
+        meaning="All parameters are frozen, or the loss was computed under no_grad. With adapters, reentrant "
+        "activation checkpointing drops the gradient, because its inputs need none.",
+        fix='with checkpointing, set gradient_checkpointing_kwargs={"use_reentrant": False} (kohya: no '
+        "--gradient_checkpointing) or call model.enable_input_require_grads(). Else sum(p.requires_grad for p in "
+        "model.parameters()): 0 means frozen, or no adapter. Look for no_grad(), .detach() or .item() before the loss",
     ),
     strong(
         "autograd.checkpoint",
-        "activation checkpointing computed something else than the first forward pass did",
+        "activation checkpointing recomputed something different from the first forward pass",
         r"Recomputed values for the following tensors have different|different number of tensors was saved during",
         meaning="The second pass ran under another autocast, mode or random choice, or a wrapper changed its tensors.",
-        fix='gradient_checkpointing_kwargs={"use_reentrant": True}, with LoRA also model.enable_input_require_grads(); '
-        "no torch.compile of the checkpointed layers, and newer transformers, peft and accelerate; "
-        "torch.utils.checkpoint.set_checkpoint_debug_enabled(True) names the first operation that differs",
+        fix='set gradient_checkpointing_kwargs={"use_reentrant": True}, with LoRA also '
+        "model.enable_input_require_grads(). Do not compile the checkpointed layers, and update transformers, peft and "
+        "accelerate. torch.utils.checkpoint.set_checkpoint_debug_enabled(True) names the first operation that differs",
     ),
     proof(
         "autograd.scalar",
         "backward() was called on a loss with several elements",
         r"grad can be implicitly created only for scalar outputs",
         meaning="nn.DataParallel returns one loss for each GPU, reduction='none' one for each sample.",
-        fix="loss.mean().backward(); better than DataParallel is one process for each GPU (torchrun and DDP)",
+        fix="call loss.mean().backward(). Use one process for each GPU (torchrun and DDP) instead of DataParallel",
     ),
     proof(
         "autograd.inplace",
         "a tensor that the backward pass needs was changed in place",
         r"modified by an inplace operation|is a view and (its base or .{0,40})?(is being|has been) modified inplace",
         r"leaf Variable that requires grad (is being|has been) used in an in-?place",
-        meaning="By x += y, x[i] = …, inplace=True, or optimizer.step() before a second backward(). "
+        meaning="The causes are x += y, x[i] = …, inplace=True, or optimizer.step() before a second backward(). "
         "DistributedDataParallel also writes rank 0's buffers (of batch norm) before each forward.",
-        fix="where it fails only on several GPUs: DistributedDataParallel(…, broadcast_buffers=False), or one forward "
-        "for both inputs; else torch.autograd.set_detect_anomaly(True) names the forward line: x = x + y in place of "
-        "x += y, inplace=False, or x.clone() (a parameter: under torch.no_grad())",
+        fix="if it fails only on several GPUs, use DistributedDataParallel(…, broadcast_buffers=False), or one forward "
+        "for both inputs. Else torch.autograd.set_detect_anomaly(True) names the forward line: write x = x + y, "
+        "inplace=False or x.clone() there (for a parameter: under torch.no_grad())",
     ),
     proof(
         "autograd.inference",
-        "a tensor made under torch.inference_mode() is used outside of it",
+        "a tensor made under torch.inference_mode() is used outside it",
         r"Inference tensors (cannot be saved for backward|do not track version)|Inplace update to inference tensor",
-        meaning="Such tensors, caches and buffers too, never get gradients, and torch.compile does not trace them.",
-        fix="torch.no_grad() in place of torch.inference_mode() where the tensor is made (Lightning: "
-        "Trainer(inference_mode=False)), or x.clone() outside",
+        meaning="These tensors, also caches and buffers, never get gradients, and torch.compile does not trace them.",
+        fix="use torch.no_grad() where it is made (Lightning: Trainer(inference_mode=False)), or x.clone() outside",
+    ),
+    proof(
+        "fsdp.flatten",
+        "FSDP cannot join frozen and trained, or quantised, parameters in one unit",
+        r"flatten tensors with uniform requires_grad|Cannot flatten integer dtype tensors",
+        meaning="The first FSDP joins a unit's parameters into one tensor, so they must be alike.",
+        fix="for frozen parts, set use_orig_params=True (accelerate: fsdp_use_orig_params: true; peft: "
+        "fsdp_auto_wrap_policy(model)), or use FSDP 2. For integers, do not quantise to 8 bits; 4-bit weights need "
+        "bnb_4bit_quant_storage=torch.bfloat16",
     ),
     proof(
         "dist.wrapper",
         "the model's own method or attribute was looked up on its parallel wrapper",
         r"'?(DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine)'? object has no attr",
-        meaning="The wrapper holds the model as its attribute module.",
-        fix="model.module.NAME, or accelerator.unwrap_model(model).NAME; with FSDP and ZeRO-3 call it through model(…)",
+        meaning="The wrapper holds the model in its attribute module.",
+        fix="use model.module.NAME or accelerator.unwrap_model(model).NAME. With FSDP and ZeRO-3, go through model(…)",
     ),
     proof(
         "checkpoint.prefix",
-        "the checkpoint's names begin with module. or _orig_mod. and the model's do not, or the reverse",
+        "the checkpoint's names have the prefix module. or _orig_mod. and the model's do not, or the reverse",
         r"(Missing|Unexpected) key\(s\) in state_dict: (module|_orig_mod)\.",
         meaning="It was saved from a model inside DataParallel or DDP (module.) or torch.compile (_orig_mod.).",
-        fix='load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in state.items()}); '
-        "where the model is wrapped and the file is not: model.module.load_state_dict(state)",
+        fix='call load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in '
+        "state.items()}). If only the model is wrapped, call model.module.load_state_dict(state)",
     ),
     strong(
         "dist.sharded",
@@ -73,9 +81,9 @@ TEXTS: tuple[Condition, ...] = (
         r"shape in current model is torch\.Size\(\[0\]\)|\(which has shape torch\.Size\(\[0\]\)\)",
         r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance|"
         r"Cannot writeback when the parameter shape changes",
-        meaning="Each rank holds only a part of it (size 0); only the forward of the wrapped module gathers it.",
-        fix="to load a state: before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
-        '"stage": 2; else call the wrapped model, not model.module.layer, and around direct uses '
+        meaning="Each rank holds only a shard of it (size 0). Only the forward of the wrapped module gathers it.",
+        fix="load a state before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
+        '"stage": 2. Else call the wrapped model, not model.module.layer, and put direct uses into '
         "deepspeed.zero.GatheredParameters([p]) or FSDP.summon_full_params(model)",
         common=(r"'?weight'? must be 2-D|size of tensor \w \(0\) must match|data is not allocated yet",),
         beside=r"deepspeed|\bzero-?3|\bfsdp|fully_?sharded",
@@ -85,9 +93,9 @@ TEXTS: tuple[Condition, ...] = (
         "the gradient scaler was called out of order, or no gradient reached its optimizer",
         r"No inf checks were recorded|unscale_\(\) (has already been called|is being called after)",
         r"step\(\) has already been called since the last update\(\)",
-        meaning="Each step wants scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
-        fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step: 0 means frozen, unused, or "
-        "another model's optimizer; else only one scaler (Accelerate and the Trainer bring theirs)",
+        meaning="Each step needs scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
+        fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step. If it prints 0, they are "
+        "frozen or unused, or the optimizer has another model's. Use one scaler (Accelerate and the Trainer have one)",
     ),
     strong(
         "optimizer.state",
@@ -97,25 +105,25 @@ TEXTS: tuple[Condition, ...] = (
         r"`?fused=True`? requires all the params|If capturable=False, state_steps should not be CUDA",
         r"torch[/\\]optim[/\\]\w+\.py.{0,600}Expected all tensors to be on the same device",
         meaning="The model was moved or cast after the optimizer was made, or a state was loaded for another device.",
-        fix="in transformers' Trainer pip install -U transformers accelerate trl (4.46 mixed the types under FSDP); in "
-        "your code model.to(device, dtype) before the optimizer is made and loaded; torch 1.12.0: 1.12.1",
+        fix="with transformers' Trainer: pip install -U transformers accelerate trl (4.46 mixed the types under FSDP). "
+        "In your code, call model.to(device, dtype) before the optimizer is made and loaded. torch 1.12.0: use 1.12.1",
     ),
     strong(
         "dist.launch_option",
         "the launcher passes --local-rank, which the program does not know",
         r"unrecognized arguments: .{0,80}--local[-_]rank",
-        meaning="python -m torch.distributed.launch adds it (with a hyphen since torch 2.0), torchrun does not.",
-        fix='parser.add_argument("--local-rank", "--local_rank", type=int, default=0) in the program; or torchrun in '
-        'place of python -m torch.distributed.launch, and int(os.environ["LOCAL_RANK"])',
+        meaning="python -m torch.distributed.launch adds it (with a hyphen since torch 2.0). torchrun does not.",
+        fix='add parser.add_argument("--local-rank", "--local_rank", type=int, default=0) to the program. Or start it '
+        'with torchrun and read int(os.environ["LOCAL_RANK"])',
     ),
     strong(
         "dist.mpi",
         "MPI does not start, is missing, or knows no GPU memory",
         r"MPI used doesn'?t have CUDA-aware MPI support",
-        meaning="Slurm and mpirun need an MPI that was built for them; torchrun starts processes without MPI.",
-        fix='init_process_group("nccl") and torchrun need no MPI (Megatron: tp_comm_bootstrap_backend nccl, or no '
-        "--tp-comm-overlap; DeepSpeed: the command deepspeed, not python); else srun --mpi=pmix (srun --mpi=list "
-        "shows the kinds), or mpirun of the MPI that the program was built with",
+        meaning="Slurm and mpirun need an MPI that was built for them. torchrun starts processes without MPI.",
+        fix='use init_process_group("nccl") and torchrun, which need no MPI (Megatron: tp_comm_bootstrap_backend nccl, '
+        "or no --tp-comm-overlap; DeepSpeed: the command deepspeed, not python). Else use srun --mpi=pmix (srun "
+        "--mpi=list shows the kinds), or mpirun of the MPI that the program was built with",
         common=(
             r"MPI_ERRORS_ARE_FATAL|\bMPI_INIT failed|OMPI was not built with SLURM|OPAL ERROR|PMI\w*_Init (failed|ret)",
             r"No module named \W?mpi4py",
@@ -127,7 +135,7 @@ TEXTS: tuple[Condition, ...] = (
         "Slurm ended the job: its time limit, a preemption or a failed node",
         r"CANCELLED AT \S* ?DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
         meaning="The line names the reason. Errors of ranks and workers beside it follow from it.",
-        fix="a longer --time, and checkpoints with --signal=B:USR1@300 and --requeue; sacct -j JOB shows which",
+        fix="request a longer --time, and use checkpoints, --signal=B:USR1@300 and --requeue. sacct -j JOB shows why",
         follows=("nccl.", "oom.", "cuda.", "xid.", "dist."),
     ),
     strong(
@@ -135,21 +143,22 @@ TEXTS: tuple[Condition, ...] = (
         "XLA (TensorFlow, JAX) does not find CUDA's compiler files (libdevice, ptxas)",
         r"libdevice not found at|Can'?t find libdevice directory|libdevice is required by|Couldn'?t (invoke|get) ptxas",
         r"No PTX compilation provider",
-        meaning="It looks for nvvm/libdevice and bin/ptxas in a folder of the CUDA toolkit.",
+        meaning="XLA looks for nvvm/libdevice and bin/ptxas in a folder of the CUDA toolkit.",
         fix="conda install -c nvidia cuda-nvcc (pip install nvidia-cuda-nvcc-cu12), then export "
-        "XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER, the one that holds nvvm/libdevice ($CONDA_PREFIX, "
-        "…/site-packages/nvidia/cuda_nvcc, /usr/local/cuda), and its bin in PATH",
+        "XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER that holds nvvm/libdevice ($CONDA_PREFIX, "
+        "…/site-packages/nvidia/cuda_nvcc, /usr/local/cuda), and add its bin to PATH",
     ),
     hint(
         "numerics.nan_half",
         "float16 probably overflows: values above 65 504 become NaN, and a picture black",
-        meaning="Attention, norms and exponents of models trained in bfloat16 exceed it, under autocast too.",
-        fix="bfloat16 on Ampere or newer (bf16=True, torch.autocast(dtype=torch.bfloat16)); else float32 for the part "
-        "that overflows (q.float() in its attention or norm), or the whole model; torch.isfinite finds the first",
+        meaning="Attention, norms and exponents of models trained in bfloat16 exceed it, even under autocast.",
+        fix="use bfloat16 on Ampere or newer (bf16=True, torch.autocast(dtype=torch.bfloat16)). Else use float32 for "
+        "what overflows (q.float() in its attention or norm) or for the whole model. torch.isfinite finds it",
         common=(r"invalid value encountered in cast.{0,40}(x_sample|images?\b)",),
         weak=(
-            r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|\bnans?\b"
-            r".{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|picture)s?\b",
+            r"\b(fp16|float16|half|amp|autocast|mixed precision)\b(?!.{0,80}\bno ).{0,200}\bnans?\b|"
+            r"\bnans?\b.{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|"
+            r"picture)s?\b|\bnans?\b.{0,120}\bgtx ?16[3-6]0|\bgtx ?16[3-6]0.{0,300}\bnans?\b",
         ),
     ),
 )
