@@ -1,4 +1,4 @@
-"""`gpucheck bench …`: a command for each row of the table of benchmarks, run in this process or in fresh ones."""
+"""The commands `gpucheck bench …`, one for each row of `BENCHMARKS`, run in this process or in new processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RepeatOptions:
 
     @property
     def count(self) -> int:
-        """Return the number of processes; 1 means that this process measures."""
+        """The number of new processes. With 1, this process measures."""
         from gpucheck.compare.comparison import USUAL_RUNS
 
         return self.runs or (USUAL_RUNS if self.baseline else 1)
@@ -62,12 +62,12 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     if repeat.baseline or repeat.count > 1:
         if place is not None:
             fix = "run the launcher again, and `gpucheck compare` the files"
-            raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
+            raise UsageError("--runs and --baseline need one process", "a launcher started several processes", fix)
         return _again(common, options, repeat)
     from gpucheck.machine import installed_torch
 
     def measure(emit: Emit, **more: Any) -> None:
-        # Every benchmark imports torch. It is imported here, so that a signal cannot interrupt the import halfway.
+        # Every benchmark imports torch. Here a signal cannot interrupt the import halfway.
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import BenchInputs
 
@@ -85,7 +85,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the benchmark in fresh processes, and compare the result with the baseline."""
+    """Run the benchmark in new processes, and compare the result with the baseline if there is one."""
     from gpucheck.bench import devices
     from gpucheck.bench.judge import judge
     from gpucheck.cli import session
@@ -105,7 +105,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 def arguments_of(common: Common) -> list[str]:
     """Return the command line of one run, without the options of the comparison."""
-    own = ("runs", "baseline", "fail_if_slower")
-    given = {name: value for name, value in common.given.items() if name not in own}
-    given |= {"device": common.device, "config": common.config}
-    return [*common.command.split(), *retyped(common.command, given)]
+    comparing = ("runs", "baseline", "fail_if_slower")
+    values = {name: value for name, value in common.given.items() if name not in comparing}
+    values |= {"device": common.device, "config": common.config}
+    return [*common.command.split(), *retyped(common.command, values)]
