@@ -336,7 +336,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
 
 
 # The limiting factor of each outcome or reason that has another name. Every lack of memory is `memory`.
-_FACTORS = {
+FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
     "size-limit": "kernel-limit",
     "timeout": "trial-timeout",
@@ -386,7 +386,7 @@ def result_of(history: History) -> FoundBatchSize:
         multiple_of=search.multiple_of,
         method=SearchMethod(history.peak_method, search.seek_failure, setup.inputs, setup.recipe),
         trials=tuple(result.entry for result in trials),
-        limiting_factor=_FACTORS.get(history.limited_by or "", history.limited_by),
+        limiting_factor=FACTORS.get(history.limited_by or "", history.limited_by),
         recommended=recommended,
         knee=knee(trials),
         memory_split=memory_split(history.results, history.parameter_bytes),

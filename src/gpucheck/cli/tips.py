@@ -331,9 +331,7 @@ def _for_option(command: str, name: str, typed: Sequence[str]) -> Iterator[Comma
     names = [option.name for option in parameters(command) if not option.positional]
     dashed = f"--{word.lstrip('-').replace('_', '-')}"
     # A first word alone is not an abbreviation: `--hang` does not mean `--hang-after`.
-    likely = (
-        dashed if dashed in names else near(dashed, [other for other in names if not other.startswith(f"{dashed}-")])
-    )
+    likely = dashed if dashed in names else near(dashed, [name for name in names if not name.startswith(f"{dashed}-")])
     if likely is not None:
         yield [*before, likely + equals + (value if equals else ""), *after]
         yield from ([*before, likely, spelling, *rest] for spelling in (value, *spellings(value)) if value)
