@@ -192,7 +192,6 @@ class History:
             self.search.seek_failure = False
 
     def take(self, result: TrialResult) -> None:
-        """Record a trial. A trial may say nothing about its size, or end the search."""
         self.results.append(result)
         outcome, is_smallest = result.outcome, result.batch_size <= self.search.lowest
         if outcome == "out-of-time":
@@ -501,7 +500,6 @@ def _nothing_fits(history: History) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    """Yield remarks on the final run: growing memory, and unlike batches of one size."""
     final = history.final
     if final is None:
         return

@@ -105,7 +105,6 @@ def prepare(plan: SearchPlan, device_id: str, facts: Facts, emit: Emit) -> tuple
 
 
 def setup_of(plan: SearchPlan, device: str, budget_bytes: int, guard_bytes: int | None) -> Setup:
-    """Return the settings of a child: the workload and its memory limits in bytes."""
     options = plan.options
     return Setup(
         target=plan.target,

@@ -74,7 +74,10 @@ class SearchLoop:
 
     def _prepare(self) -> None:
         ready = self.runner.start()
-        is_dangerous = is_oom_dangerous(self.facts, ready["kind"], integrated=ready["integrated"])
+        # In WSL, Windows, macOS and unified memory, full memory spills, hangs or takes the machine down.
+        host = self.facts.host
+        is_risky_host = host is not None and (host.wsl or host.system in ("Windows", "Darwin"))
+        is_dangerous = is_risky_host or ready["integrated"] or ready["kind"] == "mps"
         self.history.open(ready, is_dangerous=is_dangerous)
         if is_dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
@@ -135,7 +138,6 @@ class SearchLoop:
         self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
-        """Return the device's error, or the target's error with the size at which it was raised."""
         if (device_error := failed_device(self.runner.setup, result.reason)) is not None:
             return device_error
         best, what, workaround = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
@@ -165,7 +167,6 @@ class SearchLoop:
         return RecommendedSize(None, None, self.plan.options.headroom, reason=why)
 
     def _recommend(self, largest: int, deadline: float) -> RecommendedSize:
-        """Return the recommended size: a size that was run and whose peak leaves the headroom."""
         aim = self.history.budget.bytes * (1 - self.plan.options.headroom)
         known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
         peaks = answer.peaks(self.history.results, largest)
@@ -212,13 +213,6 @@ class SearchLoop:
         self._answer()
         for finding in answer.findings(self.history)[self._emitted :]:
             self.emit(Judged(finding))
-
-
-def is_oom_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether full memory spills, hangs or takes the machine down: in WSL, Windows, macOS, unified memory."""
-    host = facts.host
-    is_risky = host is not None and (host.wsl or host.system in ("Windows", "Darwin"))
-    return is_risky or integrated or kind == "mps"
 
 
 # --- The schedule of trials -------------------------------------------------------------------------------------------
@@ -300,7 +294,6 @@ class Schedule:
         return None if attempt is None else self.within(attempt)
 
     def within(self, attempt: Attempt) -> Attempt | None:
-        """Return the trial, or a smaller one that fits into the time left, or None."""
         best, self.is_short = self.search.best, False
         if best is None:
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
@@ -324,7 +317,6 @@ class Schedule:
         return None if self.search.confirmed else Attempt(best.batch_size, "confirm")
 
     def _reserved_s(self, best: TrialResult) -> float:
-        """Return the seconds reserved for the confirmation of the best size."""
         return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.confirming, 1)
 
     def may_begin(self, attempt: Attempt) -> bool:

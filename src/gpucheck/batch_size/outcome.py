@@ -75,7 +75,6 @@ def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
 
 
 def margin_bytes(total: int) -> int:
-    """Return the margin of a device with `total` bytes of memory."""
     return int(max(MARGIN_BYTES, MARGIN_SHARE * total))
 
 

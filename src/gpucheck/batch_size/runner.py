@@ -45,7 +45,7 @@ class MemoryGuard:
 
 # With these settings, the resident set follows the tensors within a few MiB. By default, glibc keeps freed memory.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
-# The interval between two readings of resident memory. A CPU fills about 0.2 GB in it.
+# The interval between two readings of resident memory, in which a CPU fills about 0.2 GB.
 WATCH_S = 0.02
 # Importing torch takes seconds, and up to a minute on a busy machine or a network disk.
 START_TIMEOUT_S = 180.0
@@ -64,8 +64,8 @@ FROM_OUTSIDE = (KILLED, 15)
 COMMAND = "find-batch-size"
 
 
-class Runner:
-    """Runs trials in child processes. As a context manager, it ends all of them on exit."""
+class Runner(contextlib.AbstractContextManager["Runner"]):
+    """Runs trials in child processes, and ends them on exit."""
 
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
@@ -80,9 +80,6 @@ class Runner:
         self._outside = 0
         self._is_fresh = False
 
-    def __enter__(self) -> Runner:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -92,7 +89,6 @@ class Runner:
             self._spare.stop()
 
     def _drop(self) -> None:
-        """End the child, so that the next trial gets a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.stop()
@@ -116,7 +112,6 @@ class Runner:
 
     @property
     def needs_start(self) -> bool:
-        """True if the next ordinary trial needs a new child."""
         return self._child is None
 
     def prepare(self, attempt: Attempt) -> None:
@@ -224,7 +219,6 @@ class Runner:
         return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
 
     def _setup_error(self, answer: dict[str, Any] | None, end: End) -> Exception:
-        """Return the error for a child that could not be set up."""
         if answer is not None and "error" in answer:
             error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None

@@ -163,7 +163,6 @@ class SizeSearch:
         return min(-self.rounded(-self.minimum), self._highest)
 
     def rounded(self, size: float) -> int:
-        """Return the largest multiple of `multiple_of` up to `size`."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
     def next(self) -> Attempt | None:
@@ -266,13 +265,11 @@ class SizeSearch:
         return points[size] + step * slope > (self.budget_bytes or 0)
 
     def _exhausted(self, best: TrialResult) -> bool:
-        """Return whether another trial and the confirmation would exceed the trial limit."""
         largest = self.first_failing.batch_size - 1 if self.first_failing else best.batch_size
         limit = math.floor(2 * math.log2(max(best.batch_size, largest)) + 4)
         return len(self.trials) + 2 > limit + self.extra_trials
 
     def _candidate(self, best: TrialResult) -> int | None:
-        """Return a size above the best and below the first failing one, or None."""
         if not self.seek_failure:
             return self._safe(best)
         if self.first_failing is not None:

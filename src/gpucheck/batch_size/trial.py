@@ -249,7 +249,6 @@ class Channel:
 
 
 def main() -> int:
-    """Serve requests until the parent closes the pipe."""
     channel = Channel()
     # The parent may start this process early, so everything slow is loaded before the setup arrives.
     import_compiler()
@@ -321,8 +320,6 @@ def _wait_until_free(accel: Accel, least: int) -> tuple[int, int] | None:
 
 
 class Session:
-    """One workload on one device, and its trials."""
-
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
         # The last step's batch and output live until the next step replaces them, as in a training loop.
@@ -342,8 +339,10 @@ class Session:
             self._forget()
             self.gauge.begin(outside)
             return self._run(size, steps, until, watching=watching)
-        except RuntimeError as error:  # the device may fail between trials too
-            return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
+        except GpucheckError as error:
+            return {"ok": False, "stage": "step", "error": _as_data(error)}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
+            return {"ok": False, "stage": "step", **_failure(error)}
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
@@ -376,18 +375,13 @@ class Session:
             has_time = time.monotonic() + 2 * times[-1] < until
             return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
 
-        try:
-            while wants_more():
-                times.append(self._step(size, elements))
-                levels.append(gauge.level())
-                retries.append(gauge.retries())
-                if isinstance(gauge, DeviceGauge):
-                    layouts.append(self.accel.memory_layout() if watching else None)
-                    reserved.append(gauge.reserved)
-        except GpucheckError as error:
-            return {"ok": False, "stage": "step", "error": _as_data(error)}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
+        while wants_more():
+            times.append(self._step(size, elements))
+            levels.append(gauge.level())
+            retries.append(gauge.retries())
+            if isinstance(gauge, DeviceGauge):
+                layouts.append(self.accel.memory_layout() if watching else None)
+                reserved.append(gauge.reserved)
         peak, compute_peak = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {
@@ -450,7 +444,6 @@ def _is_same(layouts: list[list[Any] | None]) -> bool:
 
 
 def _rises(levels: list[int]) -> bool:
-    """Return whether each level exceeds the previous one by more than noise."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
 
 

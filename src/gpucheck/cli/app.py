@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors.patience_s = 0.8
     code = _run(sys.argv[1:])
     if stdout_closed:
-        code = _settled(code, errors.CLOSED_STDOUT)
+        from gpucheck.report.report import settle  # imported late: a help page needs no report
+
+        code = settle((code, errors.CLOSED_STDOUT))
     # An interpreter that loaded torch takes seconds to end, and ten on a busy machine. Nothing is left to clean up.
     if device_lifetime.is_lost() or "torch" in sys.modules:
         device_lifetime.leave(code)
@@ -82,12 +84,6 @@ def started_as() -> str:
     return shlex.join(with_interpreter if needs_interpreter else [path])
 
 
-def _settled(*codes: int) -> int:
-    from gpucheck.report.report import settle  # imported late: a help page needs no report
-
-    return settle(codes)
-
-
 def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     filter_warnings()
@@ -106,8 +102,10 @@ def _run(arguments: list[str]) -> int:
         print_error(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
+        from gpucheck.report.report import settle
+
         # A failed command stays failed if its report could not be printed.
-        return _settled(unprinted.code, _could_not_print(unprinted.error))
+        return settle((unprinted.code, _could_not_print(unprinted.error)))
     except SystemExit as error:
         # Typer turns a closed stdout into SystemExit. Any other SystemExit comes from other code and is raised again.
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:

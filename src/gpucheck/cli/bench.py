@@ -29,13 +29,6 @@ class RepeatOptions:
     )
     baseline: str | None = option("Compare with an earlier result in FILE (.json).", metavar="FILE", group=LIMITS)
 
-    @property
-    def count(self) -> int:
-        """The number of new processes. With 1, this process measures."""
-        from gpucheck.compare.comparison import USUAL_RUNS
-
-        return self.runs or (USUAL_RUNS if self.baseline else 1)
-
 
 COMMANDS = tuple(
     Command(
@@ -59,7 +52,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     if common.given.get("fail_if_slower") and not repeat.baseline:
         raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
     place = launcher.place(os.environ) if benchmark.of_several else None
-    if repeat.baseline or repeat.count > 1:
+    if repeat.baseline or (repeat.runs or 1) > 1:
         if place is not None:
             fix = "run the launcher again, and `gpucheck compare` the files"
             raise UsageError("--runs and --baseline need one process", "a launcher started several processes", fix)
@@ -85,10 +78,10 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the benchmark in new processes, and compare the result with the baseline if there is one."""
     from gpucheck.bench import devices
     from gpucheck.bench.judge import judge
     from gpucheck.cli import session
+    from gpucheck.compare.comparison import USUAL_RUNS
     from gpucheck.machine import saved
 
     limit = results.limit_of(common.given.get("fail_if_slower"))
@@ -96,7 +89,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     arguments = arguments_of(common)
 
     def work(emit: Emit) -> None:
-        after = devices.repeated(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
+        after = devices.repeated(arguments, repeat.runs or USUAL_RUNS, emit, budget_s=options.time_budget_s or 0.0)
         if before is not None:
             results.conclude(before, after, limit, emit, common)
 

@@ -42,12 +42,10 @@ class Command:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The paragraphs of the description, without the examples."""
         return [part for part in cleandoc(self.about).split("\n\n") if not part.startswith("$ ")]
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """The example command lines: the lines of `about` that begin with `$`."""
         return tuple(line.removeprefix("$ ") for line in cleandoc(self.about).splitlines() if line.startswith("$ "))
 
 
@@ -326,7 +324,6 @@ def names() -> list[str]:
 
 
 def is_in(text: str) -> bool:
-    """Return whether the text contains a gpucheck command line."""
     first_words = "|".join(row.name for row in COMMANDS)
     return re.search(rf"\bgpucheck (--?[a-zA-Z]|({first_words})\b)", text) is not None
 
@@ -406,7 +403,6 @@ def retyped(name: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def usage(name: str) -> str:
-    """Return the usage line of a command, of the program or of a group."""
     row = find(name)
     program = f"gpucheck {name}".strip()
     if row is None or row.commands:

@@ -150,7 +150,6 @@ def _lists(folder: str | None) -> list[outputs.OutputFile]:
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:
-    """Check this node. With `--prolog`, the exit status suits a Slurm prolog."""
     from gpucheck.cli import session
     from gpucheck.fleet.check import command
 

@@ -39,7 +39,6 @@ class ExplainOptions:
 
 
 def devices(common: Common, options: DevicesOptions) -> int:
-    """Read the devices once, or repeatedly with `--watch`."""
     if options.watch_s is not None and (common.json or common.output):
         why = "--json and --output write one result"
         raise UsageError("--watch refreshes the screen", why, "omit one of them")

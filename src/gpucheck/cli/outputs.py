@@ -53,7 +53,7 @@ class Output:
 
 
 def formats() -> dict[str, Content]:
-    """Return the renderer for each suffix."""
+    """Return the renderer of each suffix."""
     from gpucheck.render import ci, html, prometheus, terminal, text
 
     return {

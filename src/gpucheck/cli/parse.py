@@ -38,7 +38,6 @@ def name_of(context: Any) -> str:
 
 
 def help_page(command: Any, ctx: Any, *, exit_codes: bool = True) -> str:
-    """Return the help page of a command or group."""
     name = name_of(ctx)
     declared = {option.key for option in commands.parameters(name)}
     # The options that Typer adds, and the options of the program.
@@ -54,8 +53,6 @@ def help_page(command: Any, ctx: Any, *, exit_codes: bool = True) -> str:
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands."""
-
     get_help = help_page
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -73,7 +70,6 @@ class HelpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command. Without a command, a group prints its help page."""
         code = super().invoke(ctx)
         if ctx.invoked_subcommand is None and self.callback is None:
             print(ctx.get_help())

@@ -79,8 +79,6 @@ def run(
 
 
 class _Session:
-    """A running command: its events so far, and its output files."""
-
     def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
         self.collector, self.began = Collector(), now()

@@ -188,7 +188,6 @@ _TIPS = {
 
 
 def _of_typer(error: TyperException, typed: Sequence[str]) -> UsageError:
-    """Return Typer's error reworded, with a valid line that is close to `typed`."""
     context = getattr(error, "ctx", None)
     # If an option lacks a value or takes none, Typer does not name the command.
     command = split(typed)[0] if context is None else name_of(context)
@@ -289,7 +288,6 @@ def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
 
 
 def _for_argument(command: str, name: str, typed: Sequence[str]) -> Iterator[CommandLine]:
-    """Yield lines for arguments that the command does not take."""
     words, start = name.split(" "), len(command.split())
     extra = [word for word in typed[start:] if word in words or word == name] or [name]
     base = [word for index, word in enumerate(typed) if index < start or word not in extra]

@@ -164,7 +164,6 @@ def _of_budget(result: FoundBatchSize) -> str:
 
 
 def _split(split: MemorySplit | None, axis: str | None) -> str:
-    """Return the use of the memory in one line, or an empty text without a known use."""
     if split is None:
         return ""
     sizes = {

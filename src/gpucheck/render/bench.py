@@ -398,7 +398,6 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """Return the finding with its benchmark's name, without its message if the title fills the line."""
     from gpucheck.bench.benchmarks import BENCHMARKS
 
     name, _, check = finding.id.partition(".")

@@ -75,7 +75,6 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
 
 
 def _details(finding: Finding) -> str:
-    """Return the title, message, fix and evidence of a finding as lines."""
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")
@@ -133,9 +132,7 @@ _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7
 
 
 def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.environ) -> None:
-    """Write annotations to `stream` and append to the step summary. Outside GitHub Actions, do nothing."""
-    if variables.get("GITHUB_ACTIONS") != "true":
-        return
+    """Write annotations for GitHub Actions to `stream`, and append to the step summary."""
     stream.write(workflow_commands(report))
     if path := variables.get("GITHUB_STEP_SUMMARY"):
         try:

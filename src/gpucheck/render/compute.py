@@ -148,7 +148,6 @@ def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, li
 
 
 def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
-    """Return the share of a copy that compute hides, for the worse direction."""
     from gpucheck.bench.overlap import judge  # imported late: only this page needs the judge
 
     if not entries:

@@ -78,7 +78,9 @@ def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
         sleeping = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
         asleep = f"{text.counted(len(sleeping), 'GPU')} asleep, not woken: {', '.join(sleeping)}"
         return text.answer("pass", asleep) if sleeping else None, None
-    unread = _unread(report, gpus)
+    inaccessible = sum(gpu.state == NOT_ACCESSIBLE for gpu in gpus)
+    unread = [f"{inaccessible} not accessible"] if inaccessible else []
+    unread += ["Xid unread"] if report.finding("log.unreadable") else []
     if (unusable := report.finding("devices.hidden") or report.finding("devices.torch_build")) is not None:
         summary = ", ".join([text.counted(len(gpus), "GPU"), "no fault", *unread])
         return text.answer("warn", f"{unusable.title}: {unusable.message} ({summary})"), unusable
@@ -95,13 +97,6 @@ def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
         words.append(f"{celsius:.0f} °C" if is_single else f"hottest {name} at {celsius:.0f} °C")
     words += unread
     return text.answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
-
-
-def _unread(report: Report, gpus: Sequence[Device]) -> list[str]:
-    """Return the evidence that is missing for the answer: GPUs without permission, and Xid messages."""
-    count = sum(gpu.state == NOT_ACCESSIBLE for gpu in gpus)
-    words = [f"{count} not accessible"] if count else []
-    return [*words, "Xid unread"] if report.finding("log.unreadable") else words
 
 
 def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> text.Table:
@@ -250,7 +245,6 @@ def _known(show: Callable[[Number], str], value: Number | None) -> str:
 
 
 def _command(process: Process) -> str:
-    """Return the command line without its program's folder."""
     if process.command is None:
         return process.name or f"{UNKNOWN} (another container?)"
     program, space, arguments = process.command.partition(" ")
@@ -304,7 +298,6 @@ def _status_answer(
 
 
 def _usable(facts: Facts) -> str:
-    """Return a clause with the number of usable GPUs and the version of torch."""
     usable = [device for device in facts.devices if device.kind != "cpu" and device.id is not None]
     hidden = sum((device.state or "").startswith("hidden") for device in facts.devices)
     torch = facts.torch

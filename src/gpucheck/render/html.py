@@ -155,7 +155,6 @@ def answer_of(report: Report) -> tuple[Verdict, str]:
 
 
 def _section(report: Report, file: str) -> list[str]:
-    """Return a document as HTML: its screen, its origin, and the details that `-v` shows."""
     screen = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(screen) :]
     command = shlex.join(("gpucheck", *(report.argv or (report.command,))))

@@ -72,7 +72,6 @@ _RATES = {
 
 
 def metrics(report: Report) -> str:
-    """Return the metrics of a report: the command's outcome, checks, devices, rates and the fleet."""
     # Each series is written once, because a duplicate would make the whole file invalid.
     samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):

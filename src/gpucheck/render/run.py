@@ -74,12 +74,8 @@ def ranks_page(report: Report) -> Page:
     return Page(None, body, [TextLine(f"not seen: {what}") for what in result.not_seen], findings, main)
 
 
-def _periodic(findings: Sequence[Finding]) -> Iterator[PageBlock]:
-    return (
-        text.signed(finding.verdict, text.sentence(finding))
-        for finding in findings
-        if finding.id == "run.ranks.periodic"
-    )
+def _periodic(findings: Sequence[Finding]) -> list[PageBlock]:
+    return [text.signed(row.verdict, text.sentence(row)) for row in findings if row.id == "run.ranks.periodic"]
 
 
 def _ranks(result: RanksResult) -> PageBlock:
@@ -93,7 +89,7 @@ def _ranks(result: RanksResult) -> PageBlock:
         "optimizer_s": Column("optimizer, ms", keep=4),
         "queued_s": Column("queued, ms", keep=5),
     }
-    # In a pipeline, the phases include waits for other ranks, so only the own work is shown.
+    # In a pipeline, the phases include waits for other ranks, so the own work is shown instead.
     if any(row.own_s is not None for row in rows):
         times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     columns: list[ColumnOf[JobRank]] = [

@@ -54,7 +54,6 @@ def show(out: Console, blocks: Sequence[PageBlock]) -> None:
 
 
 def _renderables(out: Console, blocks: Sequence[PageBlock]) -> Iterator[RenderableType]:
-    """Yield the blocks of `_first_view` as rich renderables for the width of `out`."""
     for block in _first_view(out, blocks):
         if isinstance(block, TextLine):
             yield Text(writable(out, block.text), style=block.style)

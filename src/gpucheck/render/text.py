@@ -198,7 +198,6 @@ class Page:
 
 
 def signed(verdict: Verdict, text: str) -> TextLine:
-    """Return a line with the verdict's sign and colour."""
     sign, _, style = SIGNS[verdict]
     return TextLine(f"{sign} {text}", style)
 
@@ -231,7 +230,6 @@ _OF_MANY_GPUS = re.compile(
 
 
 def short_name(device: Device | DeviceRef) -> str:
-    """Return a device's name without the parts that many devices share."""
     if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
     short = _OF_MANY_GPUS.sub("", device.name or "").strip()
@@ -319,7 +317,6 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
-    """Return the arguments without an option and its value."""
     others, arguments = [], iter(argv)
     for argument in arguments:
         if argument == option:
