@@ -238,8 +238,8 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         if answer is None:
             return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
         is_opening = answer.get("stage") == "device"
-        if end.raised and (error := failed_device(self.setup, reason, is_opening=is_opening)) is not None:
-            return error
+        if end.raised and (device_error := failed_device(self.setup, reason, is_opening=is_opening)) is not None:
+            return device_error
         if is_opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         what, fix = f"the target {self.setup.target} raised {reason}", "run with --debug to see the traceback"

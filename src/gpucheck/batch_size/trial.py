@@ -465,11 +465,8 @@ def _as_data(error: GpucheckError) -> Any:
 
 
 def import_target(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
-    """Import the user's target. On a CPU, also update the baseline. Return None for a built-in target.
-
-    The baseline includes the libraries that the target imports, but not the tensors that it creates. Raises
-    TargetError.
-    """
+    """Return the target's factory, or None for a built-in target. On a CPU, add the libraries that the target imports
+    to the baseline, but not the tensors that it creates. Raises TargetError."""
     # Libraries map more memory than they use, so the only limit during the import is the machine's memory.
     if isinstance(gauge, CpuGauge) and setup.guard_bytes is not None:
         set_guard(host.memory().usable)

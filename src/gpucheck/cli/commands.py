@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # the overview needs no settings
 class Command:
     """A command, or a group whose rows are in `commands`.
 
-    `about` is the description and the examples. The overview shows its first sentence, below `heading`. A text
-    `module:name` names an object of a module that is loaded once the command is chosen. A `function` in gpucheck.cli
-    takes `(common, options)` and returns the exit status. Any other `function` takes `(options, emit)` and runs in a
-    session. `options` and `extra_options` are dataclasses; the function gets both. `device` is the default of
-    `--device`, or None without this option. A command with `one_device` refuses `--device all`. A command without
-    `loads_torch` also works if the current folder was removed. `other_python` adds `--python`.
+    `about` is the description and the examples. The overview shows the first sentence of `about`, and `heading` above
+    it. A text `module:name` names an object of a module that is loaded once the command is chosen. A `function` in
+    gpucheck.cli takes `(common, options)` and returns the exit status. Any other `function` takes `(options, emit)` and
+    runs in a session. `options` and `extra_options` are dataclasses, and the function gets both. `device` is the
+    default of `--device`, or None without this option. With `one_device`, `--device all` is refused. Without
+    `loads_torch`, the command also works in a removed folder. `other_python` adds `--python`.
     """
 
     name: str

@@ -87,8 +87,8 @@ def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
     is_single = len(gpus) == 1
     named = f"{called(gpus[0])} ({text.short_name(gpus[0])})" if is_single else f"{len(gpus)} GPUs"
     loads = [activity(gpu) for gpu in gpus]
-    words = [word for word in ("busy", "light load", "idle") if word in loads]
-    words = words if is_single else [f"{loads.count(word)} {word}" for word in words]
+    words = [f"{loads.count(word)} {word}" for word in ("busy", "light load", "idle") if word in loads]
+    words = [word.removeprefix("1 ") for word in words] if is_single else words
     hidden = sum((gpu.state or "").startswith(_HIDDEN) for gpu in gpus)
     words += [f"{hidden} hidden from torch"] if hidden else []
     temperatures = [(gpu.temperature_celsius, called(gpu)) for gpu in gpus if gpu.temperature_celsius is not None]

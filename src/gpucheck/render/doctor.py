@@ -57,8 +57,8 @@ def page(report: Report) -> Page:
         # A lost GPU comes first. The line that torch can use the other GPUs follows.
         body = [TextLine(text.sentence(overall)), TextLine(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not overall], order=sort_position)
-    line = _overall_line(overall, counts) if overall else None
-    return Page(line, body, findings=others, cause=overall, order=sort_position)
+    first_line = _overall_line(overall, counts) if overall else None
+    return Page(first_line, body, findings=others, cause=overall, order=sort_position)
 
 
 def _overall_line(overall: Finding, others: Counter[Verdict]) -> TextLine:
