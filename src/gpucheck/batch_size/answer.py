@@ -110,8 +110,6 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     return StepRecipe(options.amp, axis_name, options.batch_size or 1)
 
 
-# --- The trials so far ------------------------------------------------------------------------------------------------
-
 # A trial with one of these outcomes says nothing about its size, and ends the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
 # The target has an error if the smallest size has one of these outcomes.
@@ -219,8 +217,6 @@ class History:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
 
-
-# --- The size to recommend --------------------------------------------------------------------------------------------
 
 # Peaks of one size differ by up to 2 % (allocator rounding, retained pages), so a peak may exceed the aim by 2 %.
 PEAK_SPREAD = 0.02
@@ -391,9 +387,6 @@ def result_of(history: History) -> FoundBatchSize:
         memory_split=memory_split(history.results, history.parameter_bytes),
         accumulation=accumulate(wanted, in_use) if wanted and in_use else None,
     )
-
-
-# --- The findings -----------------------------------------------------------------------------------------------------
 
 
 def findings(history: History) -> list[Finding]:

@@ -215,8 +215,6 @@ class SearchLoop:
             self.emit(Judged(finding))
 
 
-# --- The schedule of trials -------------------------------------------------------------------------------------------
-
 # gpucheck treats a trial as hung after ten times its forecast, and after at least 30 s.
 TRIAL_TIMEOUT_FACTOR, TRIAL_TIMEOUT_LEAST_S = 10.0, 30.0
 # The time reserved for the last trials is this factor times their forecast, because trial times vary.

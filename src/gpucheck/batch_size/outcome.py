@@ -21,8 +21,6 @@ from gpucheck.messages import ChainedError
 from gpucheck.report.results.find_batch_size import Outcome, StepRecipe, TrialEntry
 from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
-# --- What a trial may take --------------------------------------------------------------------------------------------
-
 # The larger of these two margins stays free for the driver, other processes and fragmentation.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
@@ -105,8 +103,6 @@ def guard_bytes(budget: int) -> int:
     """Return the growth in bytes above the warm baseline at which allocations fail in a trial on the CPU."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
-
-# --- The settings of a trial, and its result --------------------------------------------------------------------------
 
 FITS: Outcome = "fits"
 # Outcomes that mean "this size is too large" and limit the search from above.

@@ -38,8 +38,6 @@ from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, find, import_compiler, load, step
 
-# --- How much memory a trial took -------------------------------------------------------------------------------------
-
 MemoryMethod = Literal["device", "VmHWM", "process peak"]
 
 
@@ -207,8 +205,6 @@ def swapped_bytes() -> int:
 
 Gauge = DeviceGauge | CpuGauge
 
-
-# --- Trials -----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
 # While its memory grows, a trial on a device continues up to this many steps, because small caches are still filling.

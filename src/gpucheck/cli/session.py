@@ -66,7 +66,7 @@ def run(
 
                 files = Outputs(common.output, extra_files)
             session = _Session(common, files, judge)
-            with watchdog.guarded(session.lost, session.leave):
+            with watchdog.guarded(session.lost, session.out_of_time):
                 try:
                     code = _outcome(work, session, common)
                 finally:
@@ -160,7 +160,7 @@ class _Session:
         """Report a hung device and end the process, because its main thread cannot be stopped."""
         self._leave(Failed(fault), None, errors.FAILED)
 
-    def leave(self) -> None:
+    def out_of_time(self) -> None:
         """Report the end of the time budget and end the process, because the current call cannot be interrupted."""
         self._leave(Notice(OUT_OF_TIME, "warning"), errors.UNDECIDED, errors.UNDECIDED)
 
@@ -313,9 +313,6 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-# -- progress on stderr ------------------------------------------------------------------------------------------------
 
 
 class LiveView:

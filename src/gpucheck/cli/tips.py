@@ -175,8 +175,6 @@ def first_taken(lines: Iterator[CommandLine], typed: Sequence[str]) -> str:
     return next((shlex.join([naming.PROGRAM, *line]) for line in accepted), "")
 
 
-# -- Typer's errors ----------------------------------------------------------------------------------------------------
-
 # An example value for each metavariable.
 _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "PERCENT": "5%", "SIZE": "64MiB"}
 
@@ -343,8 +341,6 @@ def _for_option(command: str, name: str, typed: Sequence[str]) -> Iterator[Comma
     if word in LEFT_OUT:
         yield from ([*before, *after], [*before, *rest])
 
-
-# -- our own errors ----------------------------------------------------------------------------------------------------
 
 _MEANT = re.compile(r"did you mean '?(.+?)'?\?|write it like (\S+)")
 _ADDED = re.compile(r"add ((?: ?--[a-z-]+(?: [^-\s]\S*)?)+)")

@@ -260,9 +260,6 @@ def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[T
     return [TextLine(f"{FLAGS[flag][0] or flag}: {FLAGS[flag][1]}", "dim") for flag in flags]
 
 
-# -- bandwidth, and all benchmarks -------------------------------------------------------------------------------------
-
-
 def bandwidth_page(report: Report) -> Page:
     median, *percentiles = rates("GB/s", percentiles_keep=4)
     columns: tuple[ColumnOf[Measurement], ...] = (

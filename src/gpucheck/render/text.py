@@ -16,8 +16,6 @@ from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import LATE, Report, grouped
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
 UNKNOWN = "–"
 # The `keep` of a column that every screen shows.
 ALWAYS = 9
@@ -158,8 +156,6 @@ def bar(share: float | None, width: int) -> str:
     filled = "█" * whole + (EIGHTHS[remainder - 1] if remainder else "")
     return filled + "░" * (width - len(filled))
 
-
-# -- lines, pages and layouts ------------------------------------------------------------------------------------------
 
 ADVICE = "→ "
 
