@@ -67,9 +67,8 @@ def plan(options: FindBatchSizeOptions) -> SearchPlan:
     """Parse the options before the machine is read, so that a typing error is reported at once. Raises UsageError."""
     # Only a child process can look up the name, because only children import torch.
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():
-        raise UsageError(
-            f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
-        )
+        fix = "use sgd, adam, adamw or another of torch.optim"
+        raise UsageError(f"--optimizer {options.optimizer!r} is not a name", "", fix)
     axis = parse_axis(options.axis) if options.axis is not None else None
     high = axis.high if axis else None
     changed = (entry.name for entry in fields(options) if getattr(options, entry.name) != entry.default)
@@ -232,10 +231,10 @@ def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
-    """Return a size up to `largest` whose interpolated peak is at most `aim` bytes, or None if the smallest exceeds it.
+    """Return a size up to `largest` whose interpolated peak is at most `aim` bytes, or None if every peak is larger.
 
-    The size is a multiple of `multiple_of`, and a large size is also a multiple of 8. A peak that is lower than the
-    peak of a smaller size is raised to that peak.
+    The size is a multiple of `multiple_of`, and a large size is also a multiple of 8. Peaks that fall with the size are
+    raised to the peak of the smaller size.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -305,10 +304,7 @@ TRUSTED_GROWTH = 0.10
 
 
 def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
-    """Split the memory into a part per sample and a fixed part, from two trials that passed.
-
-    `parameter_bytes` is the size of the weights. A part that the trials do not determine is None.
-    """
+    """Split the memory into a part per sample and a fixed part, from two trials that passed. Unknown parts are None."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None)

@@ -31,7 +31,7 @@ class FindBatchSizeOptions:
     )
     mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=MODES, group=MODEL)
     optimizer: str = option(
-        "sgd, adam, adamw or another class of torch.optim. The target's own optimizer takes precedence.",
+        "sgd, adam, adamw or another of torch.optim; the target's own optimizer takes precedence.",
         "adamw",
         metavar="NAME",
         shown="adamw",

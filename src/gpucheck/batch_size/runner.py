@@ -60,7 +60,6 @@ SPARE_ROOM_BYTES = 2**30
 # SIGKILL and SIGTERM come from another process or from the kernel's out-of-memory killer.
 FROM_OUTSIDE = (KILLED, 15)
 
-# The command's name in a fault.
 COMMAND = "find-batch-size"
 
 
@@ -188,7 +187,6 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         return result
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
-        """Judge a trial without an error by its peak, its swapped memory and the allocator's retries."""
         peak, budget = result.peak_bytes or 0, self.budget_bytes
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
@@ -209,8 +207,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def _failed(self, blank: TrialResult, answer: dict[str, Any] | None, end: End, limit_s: float) -> TrialResult:
         if answer is not None and "error" in answer:
             error = answer["error"]
-            text = "; ".join(part for part in (error["what"], error["why"], error["fix"]) if part)
-            return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
+            return replace(blank, outcome="user-error", reason=str(rebuilt(error)), trace=error["trace"])
         if self._watch.exceeded is not None:
             why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
@@ -256,11 +253,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
                 if answer is not None and "ok" not in answer:  # a child on the CPU sends its baseline first
                     self._watch.baseline = answer["baseline_bytes"]
                 elif answer is not None:
-                    chain = tuple(
-                        ChainedError(tuple(link["classes"]), link["message"], link.get("where", ""))
-                        for link in answer.get("chain", ())
-                    )
-                    return answer, End(raised=chain)
+                    return answer, End(raised=tuple(from_json(ChainedError, link) for link in answer.get("chain", ())))
                 elif self._watch.look() or time.monotonic() >= until:
                     self._child.stop()
                     return None, End(timed_out=self._watch.exceeded is None)
@@ -298,7 +291,7 @@ def _in_words(end: End, limit_s: float) -> str:
 
 
 def failed_device(setup: Setup, reason: str, *, is_opening: bool = False) -> DeviceFailed | None:
-    """Return the device's error if it is the cause of `reason`, else None: the workload is at fault.
+    """Return the device's error if `reason` is an error of the device. None means that the workload is at fault.
 
     A built-in workload with default settings runs without errors on a CPU, so its errors are those of the device.
     If `is_opening`, the workload has not run yet.

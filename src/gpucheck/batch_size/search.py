@@ -421,10 +421,8 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
 
 
 def _parabola(rows: list[tuple[float, float, float]], scale: float, curvature: float) -> Fit:
-    """Fit a parabola to rows of (size / `scale`, peak, standard deviation) by recursive least squares.
-
-    The curvature is expected to be 0, with the standard deviation `curvature`.
-    """
+    """Fit a parabola to rows of (size / `scale`, peak, standard deviation) by recursive least squares. The expected
+    curvature is 0, with the standard deviation `curvature`."""
     terms: list[float] = [0.0, 0.0, 0.0]
     # The intercept and the slope are unknown at first: their standard deviation is a hundred budgets.
     covariance = [[1e4, 0.0, 0.0], [0.0, 1e4, 0.0], [0.0, 0.0, curvature**2]]

@@ -57,17 +57,16 @@ class DeviceGauge:
     # the budget, where blocks are reused, 1 GiB of blocks exceeded the requests by 4 %.
     requested: int = 0
     method: MemoryMethod = "device"
-    # The peak of memory outside the allocator.
-    outside_most: int = 0
+    outside_peak: int = 0
 
     def begin(self, outside: int = 0) -> None:
         """Start a trial. Limit the allocator to the budget less the memory outside it, which is at least `outside`."""
         self.accel.synchronize()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = self.requested = 0
-        self.outside_most = self.outside()
+        self.outside_peak = self.outside()
         if self.accel.set_memory_fraction is not None and self.total:
-            share = (self.budget - max(self.outside_most, outside)) / self.total
+            share = (self.budget - max(self.outside_peak, outside)) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
@@ -86,7 +85,7 @@ class DeviceGauge:
         _record(self, computing, allocated)
         requested = self.accel.memory_stats().get("requested_bytes.all.peak")  # None if the backend does not count them
         self.requested = max(self.requested, allocated if requested is None else int(requested))
-        self.outside_most = max(self.outside_most, self.outside())
+        self.outside_peak = max(self.outside_peak, self.outside())
         self.accel.reset_peak()
 
     def level(self) -> int:
@@ -94,7 +93,7 @@ class DeviceGauge:
 
     def peaks(self) -> tuple[int, int]:
         """Return the peaks in bytes of the whole trial, and of forward and backward. Both include reserved memory."""
-        total = self.reserved + self.outside_most
+        total = self.reserved + self.outside_peak
         return total, total - max(self.compute, self.optimizer) + self.compute
 
     @property
@@ -389,7 +388,7 @@ class Session:
             "retries_always": _retries_always(retries),
             "levels_bytes": self._without_cycles(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
-            "outside_bytes": gauge.outside_most if isinstance(gauge, DeviceGauge) else 0,
+            "outside_bytes": gauge.outside_peak if isinstance(gauge, DeviceGauge) else 0,
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "state_bytes": workload.state_bytes,
             "gradient_bytes": workload.gradient_bytes,

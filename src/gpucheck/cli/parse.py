@@ -99,6 +99,9 @@ class HelpCommand(TyperCommand):
         unexpected: list[str] = super().parse_args(ctx, args)
         if unexpected and not ctx.resilient_parsing:
             raise UnknownWords(ctx, "unexpected argument", unexpected)
+        for option in commands.parameters(self.row.name):
+            if option.repeat:
+                ctx.params[option.key] = list(ctx.params.get(option.key) or ())
         if words := ctx.params.get(program_key or ""):
             before = all_args[: -len(words)]
             if before[-1:] != ["--"]:
@@ -110,8 +113,6 @@ class HelpCommand(TyperCommand):
         if not row.options:
             return int(resolve_name(row.function)())
         for option in commands.parameters(row.name):
-            if option.repeat:
-                typed[option.key] = list(typed[option.key] or ())
             value = typed[option.key]
             for text in value if isinstance(value, list) else [value]:
                 if isinstance(text, str) and not option.verbatim:
@@ -177,10 +178,8 @@ def begin(row: Command, common: Common, options: Any, *extra_options: Any) -> in
 
 
 def parameters(row: Command) -> list[Any]:
-    """Return Typer's parameters for the options of a command. Their values are texts as typed, or None.
-
-    Typer makes the parameters from a dataclass, because the arguments of its parameter classes differ by version.
-    """
+    """Return Typer's parameters for the options of a command, whose values are texts as typed, or None. Typer makes
+    them from a dataclass, because the arguments of its own parameter classes differ by version."""
     declared: list[tuple[str, Any, Any]] = []
     for option in commands.parameters(row.name):
         has_variable = (row.name, option.key) != commands.OWN_LIMIT

@@ -68,7 +68,6 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge a document by the thresholds of the settings, else by the document's own thresholds."""
     from gpucheck.bench.judge import by_other_names
     from gpucheck.bench.judge import judge as judged
     from gpucheck.cli import session
@@ -137,7 +136,6 @@ class ReportOptions:
 
 
 def report(common: Common, options: ReportOptions) -> int:
-    """Write the page. The exit status does not depend on the results."""
     from gpucheck.cli import session
     from gpucheck.cli.outputs import OUT_OF_MEMORY, OutputFile
     from gpucheck.machine.saved import load

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # imported late: a help page does not need them
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Run the program, report where its time and memory went, and exit with its status."""
     from gpucheck.cli.outputs import Outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command

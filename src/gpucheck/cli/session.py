@@ -54,10 +54,8 @@ def run(
     common: Common, work: Callable[[Emit], None], extra_files: Sequence[OutputFile] = (), *, judge: Judge | None = None
 ) -> int:
     """Do the work, judge and show its events, write the report and the `extra_files`, and return the exit status.
-
-    The `judge` is called for every document. Without a judge, the work emits its own findings. Only a UsageError before
-    the first result is raised again. After any other error, interruption or bug, there is a report.
-    """
+    Without a `judge`, which is called for every document, the work emits its own findings. Only a UsageError before the
+    first result is raised again. After any other error, interruption or bug, there is a report."""
     files = None
     with _terminable():
         try:

@@ -151,9 +151,6 @@ def is_taken(line: Sequence[str]) -> bool:
         return False
     try:
         typed: dict[str, Any] = HelpCommand(row).make_context(command, list(arguments)).params
-        for option in parameters(command):
-            if option.repeat:
-                typed[option.key] = list(typed[option.key] or ())
         if not all(path.lower().endswith(OUTPUTS) for path in typed.get("output") or ()):
             return False
         if device := typed.get("device"):

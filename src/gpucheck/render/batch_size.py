@@ -18,7 +18,6 @@ from gpucheck.report.results.find_batch_size import (
     TrialEntry,
 )
 
-# The text for each limiting factor.
 _LIMITS = {
     **{FACTORS.get(reason, reason): why for reason, why in OPEN.items()},
     "memory": "memory",

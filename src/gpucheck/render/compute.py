@@ -206,7 +206,6 @@ def crossover_page(report: Report) -> Page:
     )
 
 
-# Each operation with the unit of its sizes.
 _OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
 
 

@@ -224,7 +224,6 @@ def is_about(finding: Finding, device: Device) -> bool:
 
 
 def _processes(facts: Facts) -> PageBlock:
-    """Return the table of processes. The kind is shown if a process does not only compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
     all_compute = {process.kind for _, process in rows} == {"compute"}
     columns: list[ColumnOf[tuple[Device, Process]]] = [

@@ -17,7 +17,6 @@ _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text al
 
 
 def page(report: Report) -> Page:
-    """Return the list of IDs, the page of an ID, or the root cause of a text with the fix and other errors."""
     result = report.results.get("explain") or ExplainResult()
     if result.known:
         return Page(None, [text.table(_LIST, [[entry.id, entry.of, entry.title] for entry in result.known])])

@@ -87,8 +87,8 @@ def _lowest_clock(device: StressDevice) -> str:
 
 
 def _highest_temperature(device: StressDevice) -> str:
-    maxima = [point.temperature_celsius.max for point in device.points if point.temperature_celsius]
-    return f"{max(maxima):.0f}" if maxima else UNKNOWN
+    temperatures = [point.temperature_celsius.max for point in device.points if point.temperature_celsius]
+    return f"{max(temperatures):.0f}" if temperatures else UNKNOWN
 
 
 def _power(device: StressDevice) -> str:

@@ -45,11 +45,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. If the head has two lines, the first line names a group of columns.
-
-    On a narrow screen, columns with the lowest `keep` are dropped first. If `wraps`, a cell may take several lines. If
-    `cropped` is not 0, a cell may be cut to this many characters, or wrapped there, before other columns are dropped.
-    """
+    """A column of a table. If the head has two lines, the first line names a group of columns. On a narrow screen,
+    columns with the lowest `keep` are dropped first. If `wraps`, a cell may take several lines. If `cropped` is not 0,
+    a cell may be cut to this many characters, or wrapped there, before other columns are dropped."""
 
     head: str
     align: Literal["left", "right"] = "right"
