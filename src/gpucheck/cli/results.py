@@ -102,9 +102,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
         is_cut_off = bool(saved.incomplete) and not saved.faults
         missing = sorted({part.id for part in document.parts if part.ended is None and (part.begun or is_cut_off)})
         if missing or is_cut_off:
-            why = ", ".join(missing)
-            finding = Finding("judge.incomplete", "inconclusive", "the run is incomplete", why, fix="measure it again")
-            emit(Skipped(finding))
+            what, why = "the run is incomplete", ", ".join(missing)
+            emit(Skipped(Finding("judge.incomplete", "inconclusive", what, why, fix="measure it again")))
 
     return session.run(replace(common, command=document.command, settings=settings), replay, judge=judged)
 

@@ -32,10 +32,9 @@ def junit(report: Report) -> str:
         findings += (Finding("complete", "inconclusive", "the command did not finish", why),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
-    suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
-    suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
-    suites.append(suite)
+    suite = ElementTree.SubElement(suites, "testsuite", name=f"gpucheck {report.command}", timestamp=report.started)
+    suite.extend(cases)
     tags = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in tags.items()}
     for element in (suites, suite):

@@ -62,8 +62,7 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
     slower = by_change["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
     inconclusive = len(by_change["cannot tell"])
     if inconclusive == len(rows):
-        rows_text = text.counted(inconclusive, "row")
-        return text.answer("inconclusive", f"inconclusive: {rows_text}; no row is proven to be slower")
+        return text.answer("inconclusive", f"inconclusive: {text.counted(inconclusive, 'row')}; no row proven slower")
     remark = f"; {inconclusive} inconclusive" if inconclusive and not slower else ""
     if not slower and not by_change["faster"]:
         return text.answer(verdict, f"no change in {text.counted(len(by_change['same']), 'row')}{remark}")

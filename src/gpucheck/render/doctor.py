@@ -44,12 +44,13 @@ def page(report: Report) -> Page:
     if first is not None:
         # The ID after the symptom and the certainty is an argument of `explain`.
         certainty = text.SURE[first.evidence["certainty"]]
-        symptom = f"{first.message} ({certainty}, {first.id})" if first.message else f"{certainty} ({first.id})"
-        under = [TextLine(symptom)]
+        under = [
+            TextLine(f"{first.message} ({certainty}, {first.id})" if first.message else f"{certainty} ({first.id})")
+        ]
         if first.evidence.get("settle"):
             under.append(TextLine(f"to make sure: {first.evidence['settle']}"))
-        line = text.answer(first.verdict, first.title)
-        return Page(line, body, findings=others, cause=first, under=under, order=sort_position)
+        answer = text.answer(first.verdict, first.title)
+        return Page(answer, body, findings=others, cause=first, under=under, order=sort_position)
     # The finding about the machine: torch uses the GPU, there is no GPU, or no cause was found.
     overall = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not overall)
@@ -57,11 +58,11 @@ def page(report: Report) -> Page:
         # A lost GPU comes first. The line that torch can use the other GPUs follows.
         body = [TextLine(text.sentence(overall)), TextLine(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not overall], order=sort_position)
-    first_line = _overall_line(overall, counts) if overall else None
-    return Page(first_line, body, findings=others, cause=overall, order=sort_position)
+    line = _summary(overall, counts) if overall else None
+    return Page(line, body, findings=others, cause=overall, order=sort_position)
 
 
-def _overall_line(overall: Finding, others: Counter[Verdict]) -> TextLine:
+def _summary(overall: Finding, others: Counter[Verdict]) -> TextLine:
     """Return the line about the machine. Its verdict is the worst of the other findings that need action."""
     counts = {verdict: text.counted(others[verdict], word) for verdict, word in COUNTED.items() if others[verdict]}
     if overall.verdict == "inconclusive":

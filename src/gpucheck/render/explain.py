@@ -29,8 +29,11 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
     # A specific explanation (with numbers of the text) replaces the general meaning.
     body: list[PageBlock] = [] if first.specific or not first.meaning else [TextLine(first.meaning)]
-    certainty = text.SURE[first.certainty] + _BY_TEXT[first.certainty]
-    certainty = "a symptom: the text does not name its cause" if first.symptom else certainty
+    certainty = (
+        "a symptom: the text does not name its cause"
+        if first.symptom
+        else text.SURE[first.certainty] + _BY_TEXT[first.certainty]
+    )
     body.append(TextLine(f"{f'a guess: {first.doubt}' if first.doubt else certainty} ({first.id})", "dim"))
     if first.conditions:
         body.append(TextLine(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))
@@ -67,8 +70,9 @@ def lint_page(report: Report) -> Page:
     result = report.results.get("lint") or LintResult()
     in_files = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [block for finding in in_files for block in _mistake(finding)]
-    count = text.counted(result.ignored, "finding")
-    ignored = [TextLine(f"{count} ignored by comments", "dim")] if result.ignored else []
+    ignored = (
+        [TextLine(f"{text.counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
+    )
     others = [finding for finding in report.findings if finding not in in_files]
     # This finding means that there are no mistakes, or no files to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)

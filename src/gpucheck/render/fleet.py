@@ -94,8 +94,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     ]
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     contents = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
-    others = [row for row in need_action if row is not cause]
-    named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in others]
+    named = [replace(row, title=f"{row.id}: {row.title}") for row in need_action if row is not cause]
     body: list[PageBlock] = [text.table(_PARTS, rows), TextLine(), TextLine(contents)] if node.parts else []
     return Page(answer, body, findings=named, cause=cause)
 

@@ -22,10 +22,8 @@ def page(report: Report) -> Page:
         names = {device.id or f"NVML {device.nvml_index}": text.short_name(device) for device in report.facts.devices}
         of_others = [row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")]
         used = {row.device: f"; {row.message}" for row in of_others}
-        lines = []
-        for row in by_nvml:
-            name = f"{row.device} ({names.get(row.device or '', 'GPU')})"
-            lines.append(TextLine(f"{name}: {_free_text(row) or row.message}{used.get(row.device, '')}"))
+        free = [(row.device, _free_text(row) or row.message) for row in by_nvml]
+        lines = [TextLine(f"{gpu} ({names.get(gpu or '', 'GPU')}): {words}{used.get(gpu, '')}") for gpu, words in free]
         unclaimed = [row for row in report.findings if row.id == "devices.unclaimed_memory"]
         lines += [text.signed(row.verdict, text.sentence(row)) for row in unclaimed]
         what = lines.pop().text if len(lines) == 1 else f"{len(lines)} GPUs, by NVML"

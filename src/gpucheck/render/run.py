@@ -170,8 +170,7 @@ def _traced(result: RunResult, folder: str) -> list[PageBlock]:
         ],
     )
     head = f"{text.counted(traced.steps, 'step')} traced{cost}" if traced.steps else "no step was traced"
-    peak = units.capacity(traced.peak_bytes)
-    return [TextLine(), TextLine(f"{head}; tensors created in these steps: peak {peak}"), lines]
+    return [TextLine(), TextLine(f"{head}; tensors of these steps: peak {units.capacity(traced.peak_bytes)}"), lines]
 
 
 def _dry_page(report: Report) -> Page:

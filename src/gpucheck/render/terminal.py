@@ -99,10 +99,9 @@ def _shortened(table: Table) -> Table:
     return _of_rows(table, sorted(by_rank[: max(MOST_ROWS, ranks.count(0))]))
 
 
-def _of_rows(table: Table, indexes: Sequence[int]) -> Table:
-    narrow = table.narrow and _of_rows(table.narrow, indexes)
-    rows = [table.rows[index] for index in indexes]
-    return replace(text.table(table.columns, rows), narrow=narrow, dense=table.dense)
+def _of_rows(table: Table, chosen: Sequence[int]) -> Table:
+    narrow = table.narrow and _of_rows(table.narrow, chosen)
+    return replace(text.table(table.columns, [table.rows[index] for index in chosen]), narrow=narrow, dense=table.dense)
 
 
 def writable(out: Console, text: str) -> str:

@@ -35,7 +35,7 @@ def page(report: Report) -> Page:
     of_one_device = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     below: list[PageBlock] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
-        below += [*([TextLine()] if (of_one_device or below) and shared else []), *shared]
+        below += [TextLine(), *shared] if shared else []
     return bench.pages_of(report, bench.by_device(of_one_device), answer, blocks, below=below)
 
 
