@@ -150,7 +150,7 @@ class SearchLoop:
         return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
 
     def _recommend_size(self) -> None:
-        """Recommend a size up to the confirmed answer. This takes at most as long as the search, or ten seconds."""
+        """Recommend a size up to the confirmed answer, in at most the time that the search took, or ten seconds."""
         best, history = self.search.best, self.history
         if best is None or not self.search.confirmed:
             return

@@ -121,7 +121,7 @@ MOST_STEPS = 8
 EQUAL_INCREMENTS = 4
 # Increments that differ by at most this share of the median are equal: a CPU's resident memory changes by pages.
 ALIKE = 0.05
-# Thread stacks or a counter on the device can change the memory held after a step by up to this many bytes.
+# Thread stacks or a counter on the device can change the memory in use after a step by up to this many bytes.
 LEAST_GROWTH_BYTES = MIB // 4
 # Growth does not limit the batch size if the memory lasts for more steps than this.
 FAR_AWAY_STEPS = 10_000

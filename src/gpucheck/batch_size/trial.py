@@ -153,7 +153,7 @@ def warm_up() -> None:
         optimizer.zero_grad(set_to_none=True)
         nn.functional.cross_entropy(small(torch.randn(4, 1, 8, 8)), torch.zeros(4, dtype=torch.int64)).backward()
         optimizer.step()
-    # This product is large enough to use every thread of the pool.
+    # A product of this size uses every thread of the pool.
     large = torch.randn(512, 512)
     (large @ large).relu_().add_(1.0)
 

@@ -1,8 +1,8 @@
 """The child process of an estimate: it runs steps on tensors without data and counts their bytes.
 
-The child reads one line: a setup, the bytes for tensors and the range of sizes. It writes one line: the largest size
-whose tensors fit, its peaks over two steps, and the smallest size. It does not count contexts, workspaces, and memory
-that an allocator rounds up or cannot reuse.
+The child reads a setup, the bytes for tensors and the range of sizes. The child answers with the largest size whose
+tensors fit, the peaks of this size over two steps, and the smallest size. Contexts, workspaces, and memory that an
+allocator rounds up or cannot reuse are not counted.
 """
 
 # mypy: disable-error-code="misc"

@@ -74,7 +74,7 @@ def lint_page(report: Report) -> Page:
         [TextLine(f"{text.counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
     )
     others = [finding for finding in report.findings if finding not in in_files]
-    # This finding means that there are no mistakes, or no files to read.
+    # A pass means no mistakes, and a skip means no files to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
     return Page(_lint_verdict(in_files, result), mistakes, ignored, others, cause=clean)
 

@@ -102,7 +102,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
 def _outcome(part: NodePart, gpus: int | None) -> tuple[Verdict, str]:
     """Return the verdict of a part and the reason. A part that ran out of time does not pass."""
     if gpus == 0 and part.exit == 0 and not part.ended:
-        # These parts check only GPUs. On a node without a GPU, the other parts run on the CPU.
+        # On a node without a GPU, the parts that do not check GPUs run on the CPU.
         is_of_gpus = part.id in ("devices", "doctor", "memory")
         return ("skip", "no GPU to check") if is_of_gpus else ("pass", "on the CPU; no GPU to check")
     return "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive"), part.ended

@@ -19,7 +19,7 @@ from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import NEEDS_ACTION, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
-# These limits on a table's rows and a text's characters keep a page below 1 MB, which fits into an e-mail.
+# Limits on a table's rows and a text's characters. The page stays below 1 MB, which fits into an e-mail.
 MOST_ROWS, MOST_TEXT = 300, 2000
 # The content security policy is a second protection besides the escapes: the page runs and loads nothing.
 _HEAD = """<!doctype html>

@@ -14,7 +14,7 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
 from gpucheck.stress.judge import memory_tested, text_of
 
-# What the bytes of each kind of work mean: memory is written, read and compared, and copies run in both directions.
+# The bytes of each kind of work: memory is written, read and compared, and copies run in both directions.
 _BYTES_OF = {"memory": " tested", "copies": " both ways"}
 # Memory is tested in words of 64 bits, but the rate is shown in bytes.
 _WORDS = "word/s"
