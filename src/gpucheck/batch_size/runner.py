@@ -57,9 +57,6 @@ SPILL_BYTES = 16 * 2**20
 # The free memory that a second process needs: up to 0.7 GiB to load torch, and a reserve for the host.
 SPARE_ROOM_BYTES = 2**30
 
-# SIGKILL and SIGTERM come from another process or from the kernel's out-of-memory killer.
-FROM_OUTSIDE = (KILLED, 15)
-
 COMMAND = "find-batch-size"
 
 
@@ -99,7 +96,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     def start(self) -> dict[str, Any]:
         """Start a child; return its report. Raises TargetError, CannotLook, and SetupFailed for lack of memory."""
         answer, end = self._start_once()
-        if end.killed_by in FROM_OUTSIDE:  # the spare child may have been killed while it waited
+        if end.killed_by in (KILLED, 15):  # SIGKILL or SIGTERM may have ended the spare child while it waited
             answer, end = self._start_once()
         if answer is None or not answer["ok"]:
             self._drop()
