@@ -28,7 +28,7 @@ def history(*results: TrialResult, limited_by: str | None = None, device: str = 
     asked = plan(FindBatchSizeOptions(target="mlp", **options))
     setup = Setup("mlp", (), "train", "adamw", None, device, None, GIB, None, None, None, False, None)
     made = History(asked, setup, BUDGET)
-    made.open(READY, dangerous=False)
+    made.open(READY, is_dangerous=False)
     for result in results:
         made.take(result)
     if limited_by is not None:

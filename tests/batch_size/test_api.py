@@ -178,7 +178,7 @@ def test_a_script_that_begins_a_search_when_it_is_imported_is_told_and_not_run_a
     (tmp_path / "inner").mkdir()
     ended = script(tmp_path / "inner" / "careless.py", BEGINS)
     assert ended.returncode == 1
-    assert 'put what the script does under `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
+    assert 'own work under `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
     # The script itself, and the one trial that imported it.
     assert (tmp_path / "inner" / "begun").read_text() == "begun begun "
 

@@ -62,9 +62,7 @@ def test_a_limit_below_what_is_free_needs_no_more_margin() -> None:
 
 
 def test_a_full_device() -> None:
-    with pytest.raises(
-        CannotLook, match="only 256 MiB of the device's 8 GiB is free; a margin of 512 MiB is kept free"
-    ):
+    with pytest.raises(CannotLook, match="only 256 MiB of the device's 8 GiB is free; a margin of 512 MiB stays free"):
         on_device(None, 256 * MIB, 8 * GIB, shared=False)
 
 

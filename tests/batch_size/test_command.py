@@ -100,10 +100,10 @@ def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Sce
     assert found["confirmed"] and found["max_batch_size"] is not None
     grows = next(one for one in findings(recorder) if one.id == "batch_size.growth")
     left = max(0, (2 * GIB - found["peak_bytes"]) // (61 * MIB))
-    title = "memory grew in all 5 steps seen, by 61 MiB each"
+    title = "memory grew by 61 MiB in each of the last 5 steps"
     assert (grows.verdict, grows.title) == ("inconclusive", title)
     more = f"about {left} more steps of a batch of {found['max_batch_size']} fit"
-    assert grows.message == f"a cache that fills, or a leak; {more}"
+    assert grows.message == f"the cause is a leak or a cache that fills; {more}"
 
 
 def test_memory_is_split_and_an_effective_batch_divided(scenario: Scenario) -> None:
@@ -131,7 +131,7 @@ def test_without_a_target_it_says_which(scenario: Scenario) -> None:
 def test_several_devices_are_several_searches() -> None:
     fix = "search on each device: gpucheck find-batch-size mlp --device cuda:0"
     for search in (find, api.find_batch_size):
-        with pytest.raises(UsageError, match="--device 'all': a search is about one device") as caught:
+        with pytest.raises(UsageError, match="--device 'all': a search runs on one device") as caught:
             search(target="mlp", device="all")
         assert caught.value.fix == fix
 
@@ -317,7 +317,7 @@ def test_the_users_error_at_a_larger_size_is_no_answer(scenario: Scenario) -> No
         find()
     assert "after a batch of" in caught.value.what
     assert caught.value.why == "ValueError: at most 10"
-    assert caught.value.fix == "stay below that with --max-batch-size, or run with --debug to see the traceback"
+    assert caught.value.fix == "limit the search with --max-batch-size 8, or run with --debug to see the traceback"
     assert caught.value.exit_code == 2
 
 
@@ -511,7 +511,7 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:64..128")
     assert caught.value.what.startswith("mlp fails with seq 1")
     assert caught.value.what.endswith(", after seq 64 passed")
-    assert caught.value.fix.startswith("give the lengths that it takes with --axis seq:LOW..HIGH")
+    assert caught.value.fix.startswith("give the valid lengths with --axis seq:LOW..HIGH")
 
 
 # Slips

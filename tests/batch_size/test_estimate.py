@@ -83,7 +83,7 @@ def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
 def test_an_estimate_that_takes_too_long(scenario: Scenario) -> None:
     scenario(estimated="hang")
     setup = Setup("mlp", (), "train", "adamw", None, "cuda", budget_bytes=GIB)
-    with pytest.raises(CannotLook, match="it took longer than --time-budget"):
+    with pytest.raises(CannotLook, match="the estimate took longer than --time-budget"):
         estimate(setup, 80 * GIB, (None, 8), time.monotonic() + 0.2, Recorder())
 
 

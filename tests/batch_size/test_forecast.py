@@ -43,14 +43,14 @@ class Clocked(Runner):
 
     def start(self) -> dict[str, Any]:
         self.clock.now += self.start_takes_s
-        self.start_s, self._child, self._fresh = self.start_takes_s, SimpleNamespace(stop=lambda: None), True  # type: ignore[assignment]
+        self.start_s, self._child, self._is_fresh = self.start_takes_s, SimpleNamespace(stop=lambda: None), True  # type: ignore[assignment]
         facts = {"smallest_batch": 1, "parameter_bytes": 1, "kind": "cpu", "integrated": False}
         self.ready = {**facts, "method": "VmHWM"}
         return self.ready
 
     def run(self, attempt: Any, *, steps: int, deadline: float, **_: Any) -> TrialResult:
         self.prepare(attempt)
-        self._fresh = False
+        self._is_fresh = False
         began = self.clock.now
         if attempt.purpose == "confirm" and not self.setup.is_cpu:
             steps = max(steps, MOST_STEPS)

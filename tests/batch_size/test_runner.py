@@ -82,7 +82,7 @@ def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
         (
             {"unsettled_bytes": 1000},
             "over-budget",
-            "the allocator still took 1000 B more in its last two steps, and 996 B are left",
+            "the allocator took 1000 B more in the last two steps, and only 996 B are left",
         ),
         ({"swapped_bytes": 2**30}, "spill", "1 GiB went to swap"),
     ],
@@ -239,7 +239,7 @@ def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenari
     scenario(baseline=MIB, setup="eat")
     with (
         Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner,
-        pytest.raises(SetupFailed, match="building it took 1"),
+        pytest.raises(SetupFailed, match="the build took 1"),
     ):
         runner.start()
 

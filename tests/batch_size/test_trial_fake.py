@@ -138,7 +138,7 @@ class Sized(nn.Module):
 
 def test_what_cannot_be_built_without_data_is_built_with_it(module: types.ModuleType) -> None:
     module.make = Sized  # type: ignore[attr-defined]
-    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
+    answer = trial_fake._estimate(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
     assert (answer["largest"], answer["parameter_bytes"]) == (64, 15 * 4)
 
 
@@ -176,7 +176,7 @@ class Choosing(nn.Module):
 
 def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> None:
     module.make = Choosing  # type: ignore[attr-defined]
-    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
+    answer = trial_fake._estimate(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
     assert not answer["ok"] and answer["why"].startswith("DataDependentOutputException")
     assert "\n" not in answer["why"]
 
@@ -192,9 +192,9 @@ def test_along_another_dimension(module: types.ModuleType) -> None:
 
 def test_the_largest_whose_tensors_fit(module: types.ModuleType) -> None:
     told, room = setup("mlp"), 100 * MIB
-    answer, fake = trial_fake._estimated(told, room, None, 65536), prepared(told)
+    answer, fake = trial_fake._estimate(told, room, None, 65536), prepared(told)
     assert answer["peak_bytes"] == fake.run(answer["largest"])["peak_bytes"] <= room
     assert fake.run(int(1.006 * answer["largest"]))["peak_bytes"] > room
-    nothing = trial_fake._estimated(told, MIB, None, 65536)
+    nothing = trial_fake._estimate(told, MIB, None, 65536)
     assert (nothing["largest"], nothing["smallest"]) == (None, 1)
     assert nothing["peak_bytes"] > MIB

@@ -14,8 +14,7 @@ from gpucheck.batch_size.trial import (
     CpuGauge,
     DeviceGauge,
     Session,
-    _settled,
-    offer_to_oom_killer,
+    _wait_until_free,
     open_cpu_gauge,
     set_guard,
     swapped_bytes,
@@ -78,7 +77,7 @@ class Device:
 
 def gauge_of(device: Device, *, free_before: int | None, budget: int = 8 * GIB) -> DeviceGauge:
     setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=free_before)
-    gauge, _ = trial._gauge(cast(Accel, device), setup, None)
+    gauge, _ = trial._open_gauge(cast(Accel, device), setup, None)
     assert isinstance(gauge, trial.DeviceGauge)
     gauge.budget = budget
     return gauge
@@ -278,10 +277,10 @@ def test_a_confirmation_goes_on_while_memory_grows() -> None:
 def test_memory_that_ran_out_in_a_later_step_ran_out() -> None:
     device = Device()
     grown = session_on(device, growing(device, [GIB] * 9, until=5 * GIB)).trial(1, 3, watching=True)
-    assert (grown["ok"], grown["step"]) == (False, 6)
+    assert (grown["ok"], device.allocated) == (False, 5 * GIB)
     device = Device()
     failed = session_on(device, growing(device, [GIB, 0, 0, 9 * GIB], until=5 * GIB)).trial(1, 3, watching=True)
-    assert (failed["ok"], failed["step"]) == (False, 4)
+    assert (failed["ok"], device.allocated) == (False, GIB)
 
 
 def test_what_the_collector_frees_is_no_growth() -> None:
@@ -341,7 +340,7 @@ def test_an_ended_childs_memory_is_waited_for() -> None:
             return next(looks), TOTAL
 
     del device
-    assert _settled(cast(Accel, Settling()), 10 * GIB - 64 * MIB) == (10 * GIB - 60 * MIB, TOTAL)
+    assert _wait_until_free(cast(Accel, Settling()), 10 * GIB - 64 * MIB) == (10 * GIB - 60 * MIB, TOTAL)
     assert next(looks, None) is None
 
 
@@ -349,7 +348,7 @@ def test_memory_that_does_not_come_back_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(trial, "SETTLE_S", 0.0)
     setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=11 * GIB)
     told = [
-        trial._gauge(cast(Accel, Device(free=10 * GIB)), setup, expected)[1]["settled"]
+        trial._open_gauge(cast(Accel, Device(free=10 * GIB)), setup, expected)[1]["settled"]
         for expected in (None, 10 * GIB + 60 * MIB, 10 * GIB + 70 * MIB)
     ]
     assert told == [True, True, False]
@@ -373,8 +372,12 @@ def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
 
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
     cpu = open_device("cpu")
-    monkeypatch.setattr(trial, "offer_to_oom_killer", lambda: None)  # this process runs other tests, and is no trial
+    # Without /proc, the process that runs the tests is not offered to the out-of-memory killer.
+    monkeypatch.setattr(trial, "open", missing, raising=False)
     monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
     assert open_cpu_gauge(cpu).method == "process peak"
 
@@ -391,4 +394,3 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(trial, "open", missing, raising=False)
     assert swapped_bytes() == 0
-    offer_to_oom_killer()

@@ -167,12 +167,12 @@ def with_last(rows: Sequence[Measurement], **details: int) -> list[Measurement]:
 def test_where_nothing_was_compared_no_benchmark_passes_or_is_silent(name: str) -> None:
     finding_id, rows = COPYING[name]
     sound = whole(finding_id, rows)
-    assert "all results verified" in bench.rests_on(sound)
+    assert "all results verified" in bench.samples_line(sound)
     assert by_id(sound).get(finding_id, SOUND).verdict not in ("fail", "inconclusive")
     unseen = whole(finding_id, with_last(rows, verified_slices=0))
     assert by_id(unseen)[finding_id].verdict == "inconclusive"
     assert by_id(unseen)[finding_id].title == "some results were not verified"
-    assert "verified" not in bench.rests_on(unseen)
+    assert "verified" not in bench.samples_line(unseen)
     assert unseen.summary.verdict != "pass"
 
 
@@ -182,16 +182,16 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     key = "wrong_elements" if name == "bandwidth" else "wrong_bytes"
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
-    assert "verified" not in bench.rests_on(wrong)
+    assert "verified" not in bench.samples_line(wrong)
 
 
 def test_rows_that_there_was_no_time_for_are_named_below_the_table() -> None:
     sound = whole(*COPYING["bandwidth"])
     (device,) = {row.device.id for row in sound.measurements}
     late = out_of_time("bandwidth", "some rows were not measured", device)
-    assert bench.rests_on(replace(sound, findings=(*sound.findings, late))) == (
-        f"{bench.rests_on(sound)}; some rows were not measured: out of time"
+    assert bench.samples_line(replace(sound, findings=(*sound.findings, late))) == (
+        f"{bench.samples_line(sound)}; some rows were not measured: out of time"
     )
     # A device without rows has a line with the reason.
     elsewhere = replace(late, device="cuda:7")
-    assert "not measured" not in bench.rests_on(replace(sound, findings=(elsewhere,)))
+    assert "not measured" not in bench.samples_line(replace(sound, findings=(elsewhere,)))

@@ -129,7 +129,7 @@ def test_one_that_was_cut_off_passes_no_threshold(
     [
         (lambda one: one.update(command="doctor"), "is a result of `gpucheck doctor`: only benchmarks can be judged"),
         (lambda one: one.update(command="smoke"), "is a result of `gpucheck smoke`"),
-        (lambda one: one.pop("parts"), "does not record which parts ran: it was cut off before the first"),
+        (lambda one: one.pop("parts"), "does not record which parts ran: the run was cut off before the first part"),
         # A row that no part is about would be judged by nobody.
         (lambda one: one["parts"][0].update(id="matmul"), "record which parts ran: it has rows of bandwidth on cuda:0"),
         (lambda one: one["parts"][0].update(device=None), "record which parts ran: it has rows of bandwidth on cuda:0"),

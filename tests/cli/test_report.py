@@ -92,7 +92,7 @@ def test_the_folder_of_a_jobs_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert ("1 of 2 ranks wrote here" in page.read_text(encoding="utf-8")) is not is_link
 
 
-ODD = "the results cannot be shown: a detail is not one that gpucheck writes (KeyError"
+ODD = "the results cannot be shown: gpucheck does not write results with these details (KeyError"
 
 
 def test_a_fleet_that_could_not_look_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ REFUSED = {
         ODD,
     ),
     "no case": ("case.json", ODD),
-    "no nodes": ("empty", "cannot be shown: no node's document is in it"),
+    "no nodes": ("empty", "cannot be shown: the folder has no node's document"),
 }
 
 
@@ -155,7 +155,7 @@ def test_a_page_that_memory_does_not_suffice_for_is_no_bug(
     monkeypatch.setattr(html, "sheet", full)
     code, out, err = reported(capsys, path, "--output", str(page))
     assert (code, out) == (3, "")
-    assert said(err) == "the page cannot be made; memory ran out on the host; free memory and run it again"
+    assert said(err) == "the page cannot be created; memory ran out on the host; free memory and run it again"
     code = app_module.main(["explain", "CUDA out of memory", "--output", str(page)])
     captured = capsys.readouterr()
     assert code == 3 and captured.out.startswith("GPU memory is full\n")

@@ -171,7 +171,7 @@ def test_a_detail_that_no_benchmark_writes_is_not_judged(tmp_path: Path, capsys:
         path.write_text(json.dumps(_row(**changes)))
         assert app.main(["judge", str(path)]) == 2
         said = capsys.readouterr().err
-        assert "cannot be judged: a detail of a row is not one that `gpucheck bench bandwidth` writes" in said
+        assert "cannot be judged: `gpucheck bench bandwidth` does not write rows with these details" in said
 
 
 def test_text_of_a_document_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

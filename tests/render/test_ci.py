@@ -68,19 +68,17 @@ def test_a_summary_stays_below_what_github_takes() -> None:
     assert summary.endswith(ci.LEFT_OUT)
 
 
-def test_it_speaks_only_under_github_actions(tmp_path: Path) -> None:
+def test_annotations_go_to_the_stream_and_the_summary_to_its_file(tmp_path: Path) -> None:
     out, summary = io.StringIO(), tmp_path / "summary.md"
-    ci.announce(made(LISTED), out, {"GITHUB_STEP_SUMMARY": str(summary)})
-    assert (out.getvalue(), summary.exists()) == ("", False)
     summary.write_text("before\n")
-    ci.announce(made(LISTED), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    ci.announce(made(LISTED), out, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert out.getvalue() == ci.workflow_commands(made(LISTED))
     assert summary.read_text(encoding="utf-8") == "before\n" + ci.step_summary(made(LISTED))
 
 
 def test_a_summary_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
     out = io.StringIO()
-    ci.announce(made(WARN), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path)})
+    ci.announce(made(WARN), out, {"GITHUB_STEP_SUMMARY": str(tmp_path)})
     assert out.getvalue().splitlines()[-1].startswith("gpucheck: the step summary could not be written; ")
 
 

@@ -1,7 +1,7 @@
 """The state of a search, and the answer that follows from it. Pure.
 
-The loop records each trial here. The result and the findings can be read at any time, so an interrupted search has an
-answer too, which claims only what was run.
+The loop records each trial here. The result and the findings can be read at any time. An interrupted search therefore
+also has an answer, and that answer claims only what was run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The parsed options. `cap` is the largest size to try: a batch size, or a length along the axis."""
+    """The parsed options. `cap` is the largest batch size to try, or the greatest length along the axis."""
 
     options: FindBatchSizeOptions
     target: str
@@ -47,7 +47,7 @@ class SearchPlan:
 
     @property
     def sizes(self) -> tuple[int | None, int]:
-        """The smallest size to try, None where only the target knows it, and the largest."""
+        """The smallest and the largest size to try. The smallest is None if only the target knows it."""
         return (self.axis.low if self.axis else None, self.cap)
 
 
@@ -65,18 +65,17 @@ EXCLUDING = (
 
 def plan(options: FindBatchSizeOptions) -> SearchPlan:
     """Parse the options before the machine is read, so that a typing error is reported at once. Raises UsageError."""
-    # Only a child, which imports torch, can look the name up.
+    # Only a child process can look up the name, because only children import torch.
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():
-        raise UsageError(
-            f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
-        )
+        fix = "use sgd, adam, adamw or another of torch.optim"
+        raise UsageError(f"--optimizer {options.optimizer!r} is not a name", "", fix)
     axis = parse_axis(options.axis) if options.axis is not None else None
     high = axis.high if axis else None
-    changed = (known.name for known in fields(options) if getattr(options, known.name) != known.default)
-    given = {f"--{name.replace('_', '-')}" for name in changed}
-    given |= {"the range of --axis"} if high is not None else set()
+    changed = (entry.name for entry in fields(options) if getattr(options, entry.name) != entry.default)
+    used_options = {f"--{name.replace('_', '-')}" for name in changed}
+    used_options |= {"the range of --axis"} if high is not None else set()
     for option, other, why, fix in EXCLUDING:
-        if {option, other} <= given:
+        if {option, other} <= used_options:
             raise UsageError(f"{option} and {other} exclude each other", why, fix)
     recipe = _recipe(options, axis)
     target = parse_target(options.target).text if options.target is not None else "transformer"
@@ -92,31 +91,29 @@ def plan(options: FindBatchSizeOptions) -> SearchPlan:
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
-    """Return how a step is run. Raises UsageError for options that contradict each other."""
-    amp = options.amp
-    # Each dimension that a shape names must be the axis. Only a child knows which inputs a target takes.
-    for given in parse_inputs(options.inputs):
-        other = next((size for size in given.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
+    """Return the settings of a training step. Raises UsageError for options that contradict each other."""
+    axis_name = axis.name if axis else None
+    # The only named dimension is the axis. The child process checks that the target takes these inputs.
+    for spec in parse_inputs(options.inputs):
+        other = next((size for size in spec.shape if isinstance(size, str) and size != axis_name), None)
         if other is not None:
-            where = f"the axis is {axis.name}" if axis else "no axis is given"
+            why = f"the axis is {axis_name}" if axis else "no axis is given"
             fix = "give its length" if axis else f"add --axis {other}, or give its length"
-            raise UsageError(f"--input {given.name} names a dimension {other!r}", where, fix)
+            raise UsageError(f"--input {spec.name} names a dimension {other!r}", why, fix)
     if axis is None and options.batch_size is not None:
         raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
-    if amp is not None and options.dtype not in (None, "float32"):
+    if options.amp is not None and options.dtype not in (None, "float32"):
+        what = f"--amp {options.amp} and --dtype {options.dtype} exclude each other"
         why = "autocast keeps the weights in float32 and chooses the dtype of each operation"
-        raise UsageError(f"--amp {amp} and --dtype {options.dtype} exclude each other", why, "give one of them")
-    name = axis.name if axis else None
-    return StepRecipe(amp, name, options.batch_size or 1)
+        raise UsageError(what, why, "give one of them")
+    return StepRecipe(options.amp, axis_name, options.batch_size or 1)
 
 
-# --- The trials so far ------------------------------------------------------------------------------------------------
-
-# Ends of a trial that say nothing about the size, and so end the search.
+# A trial with one of these outcomes says nothing about its size, and ends the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
-# The target has an error if the smallest size ends like this.
+# The target has an error if the smallest size has one of these outcomes.
 NEEDS_SMALLER_PASS = ("suspected", "size-limit")
-# Reasons that end a search although a larger size may fit, in words.
+# The reasons that end a search although a larger size may fit, with the text for the user.
 OPEN = {
     "time": "time ran out",
     "trials": "trial limit reached",
@@ -126,17 +123,17 @@ OPEN = {
     "refused": "no further process could start",
     "default-cap": "stopped at --max-batch-size, 65536 by default",
 }
-# The search has tried the largest size that it was allowed to.
+# The reason that ends a search at the largest size allowed.
 CAP = "max-batch-size"
 
 
 @dataclass(slots=True)
 class History:
-    """The trials of a search so far, and what follows from them.
+    """The trials of a search so far, and the state that follows from them.
 
-    `budget` and `device` are replaced once the first child reports its own. `stopped` is the trial that ended the
-    search for a reason unrelated to its size. `refused` is the reason why no process could be set up. `more_time_s` is
-    a larger time budget to suggest if time ran out.
+    The first child's report replaces `budget` and `device`. `stopped` is the trial that ended the search for a reason
+    unrelated to its size. `refused` is the reason why no process could be set up. `more_time_s` is the time budget to
+    suggest if time ran out.
     """
 
     plan: SearchPlan
@@ -161,25 +158,25 @@ class History:
 
     @property
     def axis(self) -> str | None:
-        """The dimension that is searched, or None if batch sizes are searched."""
+        """The name of the dimension to search. None means the batch size."""
         return self.plan.recipe.axis
 
     @property
     def is_closed(self) -> bool:
-        """True if no larger size fits, or the user wants none tried."""
+        """True if no larger size fits, or the user does not want larger sizes."""
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
     def final(self) -> TrialResult | None:
-        """The run of the best size that decides: its first confirmation, else its first pass."""
+        """The run that the answer describes: the best size's first confirmation, else its first pass."""
         best = self.search.best
         if best is None:
             return None
         runs = [r for r in self.results if r.batch_size == best.batch_size and r.outcome == "fits"]
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
 
-    def open(self, ready: Mapping[str, Any], *, dangerous: bool) -> None:
-        """Record the first child's report. `dangerous` means that running out of memory may take the machine down."""
+    def open(self, ready: Mapping[str, Any], *, is_dangerous: bool) -> None:
+        """Record the first child's report. If `is_dangerous`, running out of memory may take the machine down."""
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
         if "device" in ready:
@@ -188,20 +185,18 @@ class History:
         self.peak_method = ready.get("method")
         lowest, cap = self.plan.sizes
         self.search.budget_bytes, self.search.minimum = self.budget.bytes, lowest or min(ready["smallest_batch"], cap)
-        if dangerous:
+        if is_dangerous:
             self.search.seek_failure = False
 
     def take(self, result: TrialResult) -> None:
-        """Record a trial. Some trials say nothing about their size, and some end the search."""
         self.results.append(result)
         outcome, is_smallest = result.outcome, result.batch_size <= self.search.lowest
         if outcome == "out-of-time":
             if self.search.best is None:
                 self.search.trials.append(result)  # the next size will be smaller
         elif outcome == "inconclusive" and sum(r.outcome == outcome for r in self.results) == 1:
-            pass  # the size is tried once more
+            pass  # the search tries this size once more
         elif outcome in STOPPING or (outcome in NEEDS_SMALLER_PASS and is_smallest):
-            # A failure at the smallest size is the target's error, unless its message certainly means a lack of memory.
             self.stopped = result
             if outcome in OPEN:
                 self.end(outcome)
@@ -210,37 +205,36 @@ class History:
             self.search.trials.append(result)
 
     def refuse(self, reason: str) -> None:
-        """Record that no further process can be set up. A search that was closed before stays closed."""
+        """Record why no further process can be set up. A search that has already closed keeps its limit."""
         self.refused = reason
         if self.search.best is not None:
             self.end(self.search.limited_by or "refused")
 
     def end(self, limited_by: str) -> None:
-        """Record why the search ended; only the first reason counts. The default cap leaves the search open."""
+        """Record why the search ended; only the first reason counts. The default cap does not close the search."""
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
 
 
-# --- The size to recommend --------------------------------------------------------------------------------------------
-
-# Peaks of one size differ by up to this share (allocator rounding, retained pages), so a peak may exceed the aim by it.
+# Peaks of one size differ by up to 2 % (allocator rounding, retained pages), so a peak may exceed the aim by 2 %.
 PEAK_SPREAD = 0.02
-# Matrix products run on tensor cores at full rate if their dimensions are multiples of 8 (16-bit types; NVIDIA's guide
-# to matrix multiplication). Sizes below 16 are not rounded down, because that could halve them.
+# Tensor cores reach their full rate if all dimensions are multiples of 8 (16-bit types; NVIDIA's guide to matrix
+# multiplication). Sizes below 16 are not rounded down, because rounding could halve them.
 MULTIPLE = 8
 
 
 def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
-    """The highest peak of each size that passed, up to `largest`."""
+    """Return the highest peak in bytes of each size that passed, up to `largest`."""
     passed = [(r.batch_size, r.peak_bytes) for r in results if r.outcome == "fits" and r.peak_bytes is not None]
     return dict(sorted(row for row in passed if row[0] <= largest))
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
-    """Return a size up to `largest` whose interpolated peak is at most `aim` bytes; None if no measured size has that.
+    """Return a size up to `largest` whose interpolated peak is at most `aim` bytes, or None if every peak is larger.
 
-    It is a multiple of `multiple_of` and, if it is large enough, of 8. Peaks count as never falling with the size.
+    The size is a multiple of `multiple_of`, and a large size is also a multiple of 8. Peaks that fall with the size are
+    raised to the peak of the smaller size.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -257,46 +251,43 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
 
 
 def may_recommend(result: TrialResult, aim: float) -> bool:
-    """Return whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
 
 def recommendation(history: History, result: TrialResult) -> RecommendedSize:
-    """Return the size to use, as it was run, with its peak."""
     wanted, peak = history.plan.options.headroom, result.peak_bytes or 0
     return RecommendedSize(result.batch_size, 1 - peak / history.budget.bytes, wanted, peak, result.samples_per_s)
 
 
-# A size within 5 % of the fastest counts as equally fast. The difference is smaller than the variation of data loading.
+# A size within 5 % of the fastest counts as equally fast, because data loading varies by more than 5 %.
 NEARLY = 0.05
 
 
 def knee(results: Iterable[TrialResult]) -> Knee | None:
-    """Return the smallest size about as fast as the fastest one; None if noise may have decided which it is."""
+    """Return the smallest size about as fast as the fastest size, or None if the noise is too large to decide."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits" and result.later_s:
             steps.setdefault(result.batch_size, []).extend(result.later_s)
-    middles = {size: statistics.median(times) for size, times in sorted(steps.items())}
-    rates = {size: size / middle for size, middle in middles.items() if middle > 0}
-    spreads = [(max(steps[size]) - min(steps[size])) / middles[size] for size in rates if len(steps[size]) > 1]
+    medians = {size: statistics.median(times) for size, times in sorted(steps.items())}
+    rates = {size: size / median for size, median in medians.items() if median > 0}
+    spreads = [(max(steps[size]) - min(steps[size])) / medians[size] for size in rates if len(steps[size]) > 1]
     noise = statistics.median(spreads) if spreads else NEARLY + 1
     if len(rates) < 2 or noise > NEARLY:
         return None
     enough = max(rates.values()) * (1 - NEARLY)
     best = next(size for size, rate in rates.items() if rate >= enough)
     if any(rate * (1 + noise) >= enough for size, rate in rates.items() if size < best):
-        return None  # The smaller size may be equally fast within the noise.
+        return None  # a smaller size may be equally fast within the noise
     return Knee(best, rates[best], noise)
 
 
-# A divisor below this share of the largest size would more than double the number of steps.
+# A micro-batch below this share of the limit would more than double the number of steps.
 SMALLEST_DIVISOR = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
     """Split an effective batch into equal micro-batches of nearly `limit`, else into sizes that differ by one."""
-    # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)
     most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
     for steps in range(fewest, max(fewest, most) + 1):
@@ -306,20 +297,20 @@ def accumulate(effective: int, limit: int) -> Accumulation:
     return Accumulation(effective, micro, fewest, fewest * micro - effective, limit)
 
 
-# The slope comes from two sizes: the largest one, and the largest of those that are at most this share of it.
+# The slope comes from two sizes: the largest size, and the next smaller size that is at most 75 % of the largest.
 SLOPE_APART = 0.75
 # The slope is too uncertain if the peak grows by less than 10 % between the two sizes.
 TRUSTED_GROWTH = 0.10
 
 
 def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
-    """Split the memory into a part per sample and a fixed part, from two trials that passed."""
+    """Split the memory into a part per sample and a fixed part, from two trials that passed. Unknown parts are None."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    # The peak shows the budget, and not the need of that size, if the allocator had to free its cache.
+    # If the allocator had to free its cache, the peak shows the budget and not the need of that size.
     measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
     smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
@@ -335,8 +326,8 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-# The limiting factor in one word. Every kind of lack of memory is `memory`.
-_FACTORS = {
+# The limiting factor of each outcome or reason that has another name. Every lack of memory is `memory`.
+FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
     "size-limit": "kernel-limit",
     "timeout": "trial-timeout",
@@ -357,7 +348,7 @@ def result_of(history: History) -> FoundBatchSize:
     trials = [*history.results, *history.recommended_trials]
     unconfirmed = "it was not run" if search.confirmed else "no size was confirmed"
     recommended = history.recommended or RecommendedSize(None, None, plan.options.headroom, reason=unconfirmed)
-    # The accumulation uses the largest size if no size is recommended, provided the search has closed.
+    # If no size is recommended and the search has closed, the accumulation uses the largest size.
     in_use = recommended.batch_size or (best.batch_size if best and history.is_closed else None)
     wanted = plan.options.effective_batch
     return FoundBatchSize(
@@ -386,7 +377,7 @@ def result_of(history: History) -> FoundBatchSize:
         multiple_of=search.multiple_of,
         method=SearchMethod(history.peak_method, search.seek_failure, setup.inputs, setup.recipe),
         trials=tuple(result.entry for result in trials),
-        limiting_factor=_FACTORS.get(history.limited_by or "", history.limited_by),
+        limiting_factor=FACTORS.get(history.limited_by or "", history.limited_by),
         recommended=recommended,
         knee=knee(trials),
         memory_split=memory_split(history.results, history.parameter_bytes),
@@ -394,11 +385,8 @@ def result_of(history: History) -> FoundBatchSize:
     )
 
 
-# --- The findings -----------------------------------------------------------------------------------------------------
-
-
 def findings(history: History) -> list[Finding]:
-    """Return the findings of a search: a disturbance if any, the answer, and remarks on its last run."""
+    """Return the findings of a search: a disturbance if there was one, the answer, and remarks on the final run."""
     stopped = history.stopped
     first = [_undecided(stopped, history.axis)] if stopped is not None and stopped.outcome in OPEN else []
     return [*first, *_answer(history), *_of_the_last_run(history)]
@@ -423,7 +411,7 @@ def _answer(history: History) -> Iterator[Finding]:
     if history.is_closed:
         evidence = {"batch_size": best.batch_size, "budget_bytes": history.budget.bytes, "limited_by": limited_by}
         title = f"{'at least ' if limited_by == CAP else ''}{size} fits"
-        yield Finding("batch_size.fits", "pass", title, _why(history, best), evidence)
+        yield Finding("batch_size.fits", "pass", title, _limit_reason(history, best), evidence)
     else:
         yield _at_least(history, best)
     if not history.search.confirmed and (history.is_closed or refused is not None):
@@ -434,8 +422,7 @@ def _answer(history: History) -> Iterator[Finding]:
         yield Finding("batch_size.confirmed", "warn", f"{size} passed once", why, evidence, fix=_AGAIN)
 
 
-def _why(history: History, best: TrialResult) -> str:
-    """Return the reason why no larger size is expected to fit."""
+def _limit_reason(history: History, best: TrialResult) -> str:
     search, axis, failing = history.search, history.axis, history.search.first_failing
     if history.limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
@@ -451,7 +438,6 @@ def _why(history: History, best: TrialResult) -> str:
 
 
 def _at_least(history: History, best: TrialResult) -> Finding:
-    """Return the finding for a search that did not establish the largest size."""
     axis, predicted, confirmed = history.axis, history.search.likely_largest, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
     reasons = [OPEN.get(limited_by or "", "the search did not end")]
@@ -477,22 +463,23 @@ def _fix_of_open(history: History) -> str | None:
     if history.limited_by == "default-cap" and best is not None:
         larger = CAP_TIMES * best.batch_size
         return f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}"
-    return None if history.limited_by == "device-broken" else _AGAIN  # the finding about the device has its own fix
+    # For a broken device, the finding `batch_size.device` has the fix.
+    return None if history.limited_by == "device-broken" else _AGAIN
 
 
 def _nothing_fits(history: History) -> Finding:
     axis, limited_by, refused, failing = history.axis, history.limited_by, history.refused, history.search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # no size is known to exceed the memory
-        kind = "batch" if axis is None else f"length of {axis}"
-        title = f"no {kind} {'passed before time ran out' if limited_by == 'time' else 'gave a result'}"
+        tried = "batch" if axis is None else f"length of {axis}"
+        title = f"no {tried} {'passed before time ran out' if limited_by == 'time' else 'gave a result'}"
         why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"
     budget = f"budget {capacity(history.budget.bytes)}"
     if failing is None or refused is not None:
         evidence |= {"batch_size": history.search.minimum, "reason": refused}
-        why = f"building it failed ({refused}), {budget}"
+        why = f"building the model failed ({refused}), {budget}"
         return Finding("batch_size.fits", "fail", "not even the model fits", why, evidence, fix)
     evidence |= {"batch_size": failing.batch_size, "peak_bytes": failing.peak_bytes}
     needs = "memory ran out" if failing.peak_bytes is None else f"needs {capacity(failing.peak_bytes)}"
@@ -502,21 +489,20 @@ def _nothing_fits(history: History) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    """Yield remarks on the run that decides the answer: growing memory, and batches of unequal size."""
     final = history.final
     if final is None:
         return
     size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
     growth, left = final.growth_bytes, final.steps_left(history.budget.bytes)
     if left is not None:
-        title = f"memory grew in all {len(final.increments)} steps seen, by {capacity(growth or 0)} each"
-        why = f"a cache that fills, or a leak; about {left} more steps of {size} fit"
+        title = f"memory grew by {capacity(growth or 0)} in each of the last {len(final.increments)} steps"
+        why = f"the cause is a leak or a cache that fills; about {left} more steps of {size} fit"
         growing = {"growth_bytes": growth, "steps_left": left, "steps": len(final.levels_bytes)}
         fix = "look for tensors that are kept from step to step: losses in a list without .item() or .detach()"
         yield Finding("batch_size.growth", "inconclusive", title, why, evidence | growing, fix)
-    if len(set(final.batch_elements)) > 1:  # although the batch size is the same
+    if len(set(final.batch_elements)) > 1:
         least, most = final.batch_elements
-        why = f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory"
+        why = f"the smallest batch had {least} elements, the largest {most}; a larger batch needs more memory"
         elements = {"least_elements": least, "most_elements": most}
         fix = "let make_batch return the largest batch of the training data"
         yield Finding("batch_size.unlike_batches", "warn", "batches of one size differ", why, evidence | elements, fix)

@@ -1,7 +1,7 @@
-"""The loop of one search: runs trials until the answer is known or time is short, and records and reports them.
+"""The loop of one search: run trials until the answer is known or time is short, and record and report each trial.
 
-The time of a trial is forecast from the later steps of earlier trials: first steps load libraries and start threads.
-The time budget first pays for the answer and its run in a separate process, then for the recommended size.
+The time of a trial is forecast from earlier trials without their first steps, which load libraries and start threads.
+The time budget is spent on the answer and its confirmation first, then on the recommended size.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.results.find_batch_size import RecommendedSize
 from gpucheck.units import capacity
 
-# A trial takes two steps. Confirmations and trials on devices take a third: caches are still filling in the second.
+# A trial takes two steps. Confirmations and trials on devices take a third, because caches still fill in the second.
 STEPS = 2
-# The first recommended size is interpolated. A smaller one is tried if its peak exceeds the aim.
+# The first recommended size is interpolated. If its peak exceeds the aim, a smaller size is tried.
 TRIES = 2
-# The run of the recommended size has time to import torch again, even after a search of a few seconds.
+# Even after a search of a few seconds, the run of the recommended size has time to import torch again.
 FOLLOW_LEAST_S = 10.0
 
 
@@ -45,14 +45,13 @@ class SearchLoop:
         self._emitted = 0
 
     def run(self) -> None:
-        """Search, and report the answer."""
         try:
             self._prepare()
             self._search()
             self._recommend_size()
         except SetupFailed as error:
             self.history.refuse(str(error))
-        except CannotLook as error:  # the best size so far is still an answer if no further process starts
+        except CannotLook as error:  # no further process starts, but the best size so far is an answer
             if self.search.best is None:
                 raise
             self.history.refuse(str(error))
@@ -64,10 +63,10 @@ class SearchLoop:
                 self._answer()
             raise
         except Exception:
-            if self.history.results:  # the trials that ran are reported, whatever ended the search
+            if self.history.results:  # the trials so far are reported after any error
                 self._answer()
             raise
-        except BaseException:  # Ctrl-C or SIGTERM: report what is known so far
+        except BaseException:  # Ctrl-C or SIGTERM
             self.history.end("interrupted")
             self._answer()
             raise
@@ -75,9 +74,12 @@ class SearchLoop:
 
     def _prepare(self) -> None:
         ready = self.runner.start()
-        dangerous = is_dangerous(self.facts, ready["kind"], integrated=ready["integrated"])
-        self.history.open(ready, dangerous=dangerous)
-        if dangerous:
+        # In WSL, Windows, macOS and unified memory, full memory spills, hangs or takes the machine down.
+        host = self.facts.host
+        is_risky_host = host is not None and (host.wsl or host.system in ("Windows", "Darwin"))
+        is_dangerous = is_risky_host or ready["integrated"] or ready["kind"] == "mps"
+        self.history.open(ready, is_dangerous=is_dangerous)
+        if is_dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
         elif self.plan.options.avoid_oom:
             self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
@@ -92,14 +94,14 @@ class SearchLoop:
                 self._stop(self.history.stopped)
             if self.history.limited_by is not None:
                 return
-        closed, failing = self.search.limited_by, self.search.first_failing
-        if closed == "safety" and self.time.is_short:
-            closed = None  # a larger size was skipped for lack of time
+        limit, failing = self.search.limited_by, self.search.first_failing
+        if limit == "safety" and self.time.is_short:
+            limit = None  # a larger size was skipped for lack of time
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
-            closed = None  # a smaller size ran out of time, so the failed one is not the limit
-        limited_by = closed if attempt is None and closed is not None else "time"
+            limit = None  # a smaller size ran out of time, so the failed size is not the limit
+        limited_by = limit if attempt is None and limit is not None else "time"
         if limited_by == "time" and self.search.within_tolerance and failing is not None:
-            limited_by = failing.outcome  # the answer is already within the tolerance: more time would not improve it
+            limited_by = failing.outcome  # more time would not improve an answer within the tolerance
         self.history.more_time_s = self.time.more()
         self.history.end(limited_by)
 
@@ -107,12 +109,12 @@ class SearchLoop:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
-        self.runner.prepare(attempt)  # starting the child is not part of the trial's time
+        self.runner.prepare(attempt)  # the child's start does not count as the trial's time
         steps = STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps
         limit_s = self.plan.options.trial_timeout_s or self.time.patience_s(attempt.size)
         result = self.runner.run(attempt, steps=steps, limit_s=limit_s, deadline=self.time.until(attempt))
         if self.time.is_short and best is not None and attempt.size > best.batch_size and result.outcome != "fits":
-            result = replace(result, purpose="search")  # this size had never passed, so this was not a confirmation
+            result = replace(result, purpose="search")  # this size had never passed, so the trial confirmed nothing
         self.history.take(result)
         self._emit_trial(result)
 
@@ -121,7 +123,7 @@ class SearchLoop:
         self.emit(Trial(number, to_json(result.entry), self.axis))
 
     def _stop(self, result: TrialResult) -> None:
-        """Report a trial whose failure has nothing to do with its size. Raises the target's or the device's error."""
+        """Report a trial that failed for a reason unrelated to its size. Raises the target's or the device's error."""
         if result.outcome not in OPEN:
             raise self._error(result)
         self._emitted = 1
@@ -136,20 +138,19 @@ class SearchLoop:
         self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
-        """Return the target's error with the size at which it was raised, or the device's error."""
-        if (failed := failed_device(self.runner.setup, result.reason)) is not None:
-            return failed
-        best, what, below = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
+        if (device_error := failed_device(self.runner.setup, result.reason)) is not None:
+            return device_error
+        best, what, workaround = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
         if best is not None and result.outcome == "user-error":
             what += f", after {in_words(best.batch_size, self.axis)} passed"
-            below = "stay below that with --max-batch-size, or "
+            workaround = f"limit the search with --max-batch-size {best.batch_size}, or "
         if self.axis is not None:  # a model may have a least resolution or a longest sequence
-            below = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or "
-        fix = f"{below}run with --debug to see the traceback"
+            workaround = f"give the valid lengths with --axis {self.axis}:LOW..HIGH, or "
+        fix = f"{workaround}run with --debug to see the traceback"
         return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
 
     def _recommend_size(self) -> None:
-        """Recommend a size below a confirmed answer, in at most the time that the search took, or ten seconds."""
+        """Recommend a size up to the confirmed answer, in at most the time that the search took, or ten seconds."""
         best, history = self.search.best, self.history
         if best is None or not self.search.confirmed:
             return
@@ -166,7 +167,6 @@ class SearchLoop:
         return RecommendedSize(None, None, self.plan.options.headroom, reason=why)
 
     def _recommend(self, largest: int, deadline: float) -> RecommendedSize:
-        """Return the recommended size: one that was run and whose peak leaves the headroom."""
         aim = self.history.budget.bytes * (1 - self.plan.options.headroom)
         known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
         peaks = answer.peaks(self.history.results, largest)
@@ -176,7 +176,7 @@ class SearchLoop:
                 least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
                 return self._no_recommendation(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
-            # If there is no time to run `size`, the largest size is recommended if its own peak leaves the headroom.
+            # Without time to run `size`, the largest size is recommended if its own peak leaves the headroom.
             if answer.may_recommend(result or known[largest], aim):
                 return answer.recommendation(self.history, result or known[largest])
             if result is None:
@@ -184,10 +184,10 @@ class SearchLoop:
             if result.peak_bytes is None:
                 return self._no_recommendation(f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
-        return self._no_recommendation("memory grows unevenly: two sizes took more than their neighbours suggest")
+        return self._no_recommendation("memory grows unevenly: two sizes took more than interpolation predicts")
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
-        """Run the size to recommend; None if there is no time, or no child could be set up."""
+        """Run the size to recommend. Return None if there is no time, or no child could be set up."""
         if time.monotonic() + self.time.needed_s(size, STEPS_CONFIRMED, 1) > deadline:
             return None
         self.emit(Progress(f"{self.axis or 'batch'} {size}, recommended", done=len(self.history.results)))
@@ -207,7 +207,6 @@ class SearchLoop:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _conclude(self) -> None:
-        """Report the answer, and the findings that were not reported yet."""
         final = self.history.final
         if final is not None and final.loss is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {self.history.optimizer}"))
@@ -216,32 +215,24 @@ class SearchLoop:
             self.emit(Judged(finding))
 
 
-def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether filling memory spills, hangs or takes the machine down: in WSL, Windows, macOS, unified memory."""
-    machine = facts.host
-    risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
-    return risky or integrated or kind == "mps"
-
-
-# --- The schedule of trials -------------------------------------------------------------------------------------------
-
-# A trial gets ten times its forecast, and at least this long, before gpucheck treats it as hung.
+# gpucheck treats a trial as hung after ten times its forecast, and after at least 30 s.
 TRIAL_TIMEOUT_FACTOR, TRIAL_TIMEOUT_LEAST_S = 10.0, 30.0
-# Trial times vary. The time reserved for the last trials is this factor times their forecast.
+# The time reserved for the last trials is this factor times their forecast, because trial times vary.
 TIME_RESERVE = 1.3
-# A size chosen for lack of time must be at least this much larger than the best one.
+# A size chosen for lack of time must be larger than the best size by at least this factor.
 WORTHWHILE = 1.1
-# If there is no time for a size, the next one considered is this share of it.
+# If there is no time for a size, the next size to consider is smaller by this factor.
 SHRINK = 0.8
-# A step's time grows by at least this share of proportional growth, though noise may hide it.
+# The time of a step grows by at least this share of proportional growth. Noise may hide the growth.
 LEAST_GROWTH = 0.1
-# Until a size has passed, a trial gets at most this share of the time left, because it may never end.
+# Until a size has passed, a trial gets at most this share of the time left, because the trial may hang.
 FIRST_SHARE = 0.25
-# The smallest size is next if less than this share of the time is left and no size has passed.
+# If no size has passed and less than this share of the time is left, the smallest size is next.
 SMALLEST_SHARE = 1 / 3
-# The smallest size gets 5 s or this share of the time budget, the longer of both, even past the deadline: its trial
-# loads libraries.
+# The trial of the smallest size loads libraries. Even past the deadline, it gets 5 s or this share of the time budget,
+# whichever is longer.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
+# The suggested time budget is this many times the budget that was too short.
 MORE_TIME = 4
 
 
@@ -253,10 +244,10 @@ class Schedule:
         self.search: SizeSearch = history.search
         self.began, self.deadline = time.monotonic(), deadline
         self.seconds = deadline - self.began
-        # True if the last size was replaced by a smaller one for lack of time.
+        # True if a smaller size replaced the last one for lack of time.
         self.is_short = False
         is_cpu = runner.setup.is_cpu
-        # Steps of an ordinary trial and of a confirmation, which may take fewer or more on a device.
+        # The expected steps of an ordinary trial and of a confirmation. A trial on a device may take fewer or more.
         self.steps = STEPS if is_cpu else STEPS_CONFIRMED
         self.confirming = STEPS_CONFIRMED if is_cpu else MOST_STEPS
 
@@ -265,14 +256,14 @@ class Schedule:
         return self.deadline - time.monotonic()
 
     def needed_s(self, size: int, steps: int, starts: int = 0) -> float:
-        """Forecast the seconds of `starts` child starts and `steps` steps. A step takes 0 s until a trial was timed."""
-        # The seconds that the first step of each trial took beyond a later step.
+        """Forecast the seconds of `starts` child starts and `steps` steps. Without a timed trial, steps take 0 s."""
+        # The extra seconds of each trial's first step, compared with its later steps.
         extra = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
         least_extra = max(0.0, min(extra)) if len(extra) > 1 else 0.0
         return starts * (self.runner.start_s + least_extra) + steps * self._step_s(size)
 
     def _timed(self) -> list[tuple[int, float]]:
-        """Each size that was timed and the median of its later steps, smallest first."""
+        """Return each timed size and the median of its later steps in seconds, smallest size first."""
         steps: dict[int, list[float]] = {}
         for result in self.history.results:
             if result.steps_s:
@@ -280,7 +271,7 @@ class Schedule:
         return sorted((size, statistics.median(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
-        """Forecast a later step: as for the next larger timed size; beyond the largest one, extrapolated linearly."""
+        """Forecast the seconds of a later step: those of the next larger timed size, else a linear extrapolation."""
         timed = self._timed()
         nearest = next((seconds for other, seconds in timed if other >= size), None)
         if nearest is not None or not timed:
@@ -291,19 +282,18 @@ class Schedule:
         return seconds + slope * (size - largest)
 
     def patience_s(self, size: int) -> float:
-        """Return how long a trial may take before it counts as hung. Until a trial was timed, it is the time left."""
+        """Return the seconds after which a trial counts as hung: the time left if no trial was timed yet."""
         expected_s = TRIAL_TIMEOUT_FACTOR * self.needed_s(size, self.confirming)
         return max(TRIAL_TIMEOUT_LEAST_S, expected_s or self.left)
 
     def next(self) -> Attempt | None:
-        """Return the next trial, a smaller one that fits into the time left, or None."""
+        """Return the next trial, or a smaller one that fits into the time left, or None."""
         attempt = self.search.next()
         return None if attempt is None else self.within(attempt)
 
     def within(self, attempt: Attempt) -> Attempt | None:
         best, self.is_short = self.search.best, False
         if best is None:
-            # The smallest size must run next if no size has passed and little time is left.
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
         if attempt.size <= best.batch_size:
             return attempt
@@ -311,10 +301,10 @@ class Schedule:
         both = self.steps + self.confirming, 1 + self.runner.needs_start
         if TIME_RESERVE * self.needed_s(attempt.size, *(both if attempt.purpose == "search" else need)) <= self.left:
             return attempt
-        # The second size is an ordinary trial that shows how time grows. Later ones are confirmations.
+        # The second size is an ordinary trial, which shows how time grows. Later sizes are confirmed at once.
         self.is_short, purpose, left = True, attempt.purpose, self.left
         if len(self._timed()) > 1:
-            purpose, left = "confirm", left - self._kept_s(best)
+            purpose, left = "confirm", left - self._reserved_s(best)
         elif purpose == "search":
             need = both
         size = attempt.size
@@ -324,8 +314,7 @@ class Schedule:
             return Attempt(size, purpose)
         return None if self.search.confirmed else Attempt(best.batch_size, "confirm")
 
-    def _kept_s(self, best: TrialResult) -> float:
-        """Return the time that is kept for a run of the best size in a separate process."""
+    def _reserved_s(self, best: TrialResult) -> float:
         return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.confirming, 1)
 
     def may_begin(self, attempt: Attempt) -> bool:
@@ -333,14 +322,14 @@ class Schedule:
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def until(self, attempt: Attempt) -> float:
-        """Return the latest time at which a trial is ended. Until a size has passed, time is kept for smaller ones."""
+        """Return the time at which a trial is ended. Until a size has passed, time is reserved for smaller sizes."""
         best = self.search.best
         if best is None and attempt.size > self.search.lowest:
             return self.deadline - (1 - FIRST_SHARE) * self.left
         if best is None:
             return max(self.deadline, time.monotonic() + max(SMALLEST_LEAST_S, SMALLEST_MORE * self.seconds))
-        return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
+        return self.deadline - (min(self._reserved_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """Return a larger time budget to suggest: several times the given one or the time spent."""
+        """Return the seconds of a larger time budget to suggest, from the budget or the time spent."""
         return MORE_TIME * max(self.seconds, self.seconds - self.left)

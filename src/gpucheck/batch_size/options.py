@@ -1,4 +1,4 @@
-"""Options of `find-batch-size`. Pure: importing it does not load torch."""
+"""The options of `find-batch-size`. Importing this module does not load torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpucheck.work.spec import FLOATING
 
 MODES = ("train", "infer")
 AMP = ("bfloat16", "float16")
-# A long run fragments its memory, sees longer samples and logs more than a trial does.
+# A long training run needs more memory than a trial: memory fragments, and longer samples follow.
 HEADROOM = 0.10
-# Larger sizes are rarely used, and take long to search.
+# Larger batches are rarely used, and searching them takes long.
 DEFAULT_CAP = 65536
 
 # Headings of the help page.
@@ -21,7 +21,7 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """The user's options. `import_path` has the folders that children append to `sys.path`, to import the target."""
+    """The user's options. Child processes append the folders in `import_path` to `sys.path` to import the target."""
 
     target: str | None = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
@@ -31,7 +31,7 @@ class FindBatchSizeOptions:
     )
     mode: str = option("train or infer.", "train", metavar="MODE", shown="train", choices=MODES, group=MODEL)
     optimizer: str = option(
-        "sgd, adam, adamw or another of torch.optim; the target's own takes precedence.",
+        "sgd, adam, adamw or another of torch.optim; the target's own optimizer takes precedence.",
         "adamw",
         metavar="NAME",
         shown="adamw",
@@ -65,7 +65,7 @@ class FindBatchSizeOptions:
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",
         metavar="PERCENT",
-        parse=units.Percent(0.5, above=True),  # Doubling the size alone comes within 50 % of the maximum.
+        parse=units.Percent(0.5, above=True),  # Doubling alone already finds a size within 50 % of the maximum.
         shown="2%",
         group=SEARCH,
     )

@@ -1,7 +1,8 @@
-"""A trial: the settings of its child, its result, and how its end is classified. Pure.
+"""A trial: the settings of its child, its result, and the classification of its end. Pure.
 
-An end is classified by the names and messages of its exceptions, along the whole chain of causes. An end that may or
-may not be a lack of memory is `suspected`, and counts only once a smaller batch has passed in a fresh process.
+The names and messages of the exceptions, along the whole chain of causes, classify the end of a trial. If a lack of
+memory is possible but not certain, the outcome is `suspected`. A suspected failure counts only once a smaller batch
+has passed in a fresh process.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from gpucheck.messages import ChainedError
 from gpucheck.report.results.find_batch_size import Outcome, StepRecipe, TrialEntry
 from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
-# --- What a trial may take --------------------------------------------------------------------------------------------
-
-# The margin is left to the driver, to other processes and to fragmentation. The larger of these two applies.
+# The larger of these two margins stays free for the driver, other processes and fragmentation.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
-# A trial without --memory-limit gets at most this, and at most half of the available memory, which others need too.
+# Without --memory-limit, a trial gets at most 2 GiB, and at most half of the available memory. Other processes need the
+# rest.
 CPU_DEFAULT_BYTES = 2 * GIB
-# The system enforces this multiple of the budget in a child on the CPU, to leave room for the allocator's overhead.
+# On the CPU, the system limits a child's memory to this multiple of the budget, because the allocator has overhead.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
 
@@ -36,7 +36,7 @@ LIMIT_GRAMMAR = "4GiB, 50% or leave:2GiB"
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """`--memory-limit`: a size in bytes, a share of all memory, or bytes to leave free."""
+    """The value of `--memory-limit`: a size in bytes, a share of all memory (0 to 1), or bytes to leave free."""
 
     kind: Literal["size", "share", "leave"]
     value: float
@@ -45,7 +45,7 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory that a trial may take, and where that figure comes from. `bytes` does not include `margin_bytes`."""
+    """The memory that a trial may take, and the reason for this limit. `bytes` does not include `margin_bytes`."""
 
     bytes: int
     margin_bytes: int
@@ -53,7 +53,7 @@ class Budget:
 
 
 def parse_limit(text: str) -> MemoryLimit:
-    """Parse `text` as a limit. Raises UsageError for anything else."""
+    """Parse the value of `--memory-limit`. Raises UsageError."""
     option = "--memory-limit"
     if text.startswith("leave:"):
         return MemoryLimit("leave", parse_size(text.removeprefix("leave:"), option), text)
@@ -66,78 +66,73 @@ def parse_limit(text: str) -> MemoryLimit:
 
 
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
-    """Return the budget on a CPU, without a margin. `free` and `total` respect a container's limit."""
+    """Return the budget on a CPU, without a margin. `free` and `total` are bytes within a container's limit."""
     if limit is None:
         return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, "the smaller of 2 GiB and half the available memory")
     return _limited(limit, free, 0, free, total, "available memory")
 
 
 def margin_bytes(total: int) -> int:
-    """Return the margin of a device with this much memory."""
     return int(max(MARGIN_BYTES, MARGIN_SHARE * total))
 
 
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
-    """Return the budget on a device that has memory apart from the host's. Another process on it doubles the margin."""
+    """Return the budget on a device with its own memory. If another process uses the device, the margin is doubled."""
     margin = margin_bytes(total) * (2 if shared else 1)
-    room = free - margin
-    if room <= 0:
+    available = free - margin
+    if available <= 0:
         what = f"only {capacity(free)} of the device's {capacity(total)} is free"
-        why, fix = (
-            f"a margin of {capacity(margin)} is kept free",
-            "end other processes on it: gpucheck devices --processes",
-        )
-        raise CannotLook(what, why, fix, finding="batch_size.budget")
+        fix = "end other processes on it: gpucheck devices --processes"
+        raise CannotLook(what, f"a margin of {capacity(margin)} stays free", fix, finding="batch_size.budget")
     if limit is None:
-        return Budget(room, margin, "free memory minus the margin")
-    return _limited(limit, room, margin, free, total, "free minus the margin")
+        return Budget(available, margin, "free memory minus the margin")
+    return _limited(limit, available, margin, free, total, "free minus the margin")
 
 
-def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
-    asked = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
-    if asked <= 0:
+def _limited(limit: MemoryLimit, available: int, margin: int, free: int, total: int, source: str) -> Budget:
+    requested = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
+    if requested <= 0:
         fix = f"write it like {LIMIT_GRAMMAR}"
         raise UsageError(f"--memory-limit {limit.text} leaves nothing", f"{capacity(free)} are free", fix)
-    if asked > room:
-        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}")
-    return Budget(int(asked), 0, f"--memory-limit {limit.text}")
+    if requested > available:
+        return Budget(available, margin, f"{source}, less than --memory-limit {limit.text}")
+    return Budget(int(requested), 0, f"--memory-limit {limit.text}")
 
 
 def guard_bytes(budget: int) -> int:
-    """Return the growth above the warmed baseline at which allocations fail in a trial on the CPU."""
+    """Return the growth in bytes above the warm baseline at which allocations fail in a trial on the CPU."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
 
-# --- The settings of a trial, and its result --------------------------------------------------------------------------
-
 FITS: Outcome = "fits"
-# Outcomes that mean "this size is too large" and bound the search from above.
+# Outcomes that mean "this size is too large" and limit the search from above.
 BOUNDING: frozenset[Outcome] = frozenset(
     ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
 )
-# Memory ran out, by class or by message.
+# Outcomes that certainly mean a lack of memory.
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 
-# A confirmation takes a third step, because on some devices caches settle only then; later steps repeat it.
+# A confirmation takes a third step, because caches on some devices settle only in the third step.
 STEPS_CONFIRMED = 3
-# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless its blocks stay the same.
+# Eight steps show whether memory grows. A confirmation on a device takes at least eight steps, unless the allocator's
+# blocks stay the same.
 MOST_STEPS = 8
-# Memory grows if this many increments after the third step are equal. A cache that fills looks the same.
+# Memory grows if at least this many increments after the third step are equal. A cache that fills looks the same.
 EQUAL_INCREMENTS = 4
-# Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
+# Increments that differ by at most this share of the median are equal: a CPU's resident memory changes by pages.
 ALIKE = 0.05
-# A step's level moves by up to this much for harmless reasons, such as thread stacks or a counter on the device.
+# Thread stacks or a counter on the device can change the memory in use after a step by up to this many bytes.
 LEAST_GROWTH_BYTES = MIB // 4
-# The growth of memory does not limit the batch size if memory would last for more steps than this.
+# Growth does not limit the batch size if the memory lasts for more steps than this.
 FAR_AWAY_STEPS = 10_000
 
-# The child's environment has this variable, so that a script imported by a trial cannot start another search.
+# A child's environment has this variable, so that a script that a trial imports cannot start another search.
 IN_TRIAL = "_GPUCHECK_TRIAL"
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings of a child. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
+    """The settings of a child. `budget_bytes` and `guard_bytes` apply to the CPU, and `limit` to other devices."""
 
     target: str
     inputs: tuple[str, ...]
@@ -151,10 +146,10 @@ class Setup:
     limit: MemoryLimit | None = None
     free_before: int | None = None
     shared: bool = False
-    # The child is ended once its resident memory has grown by more than this; None: it is not watched.
+    # The parent ends the child once its resident memory has grown by more than this. None means that it may grow.
     watch_bytes: int | None = None
     recipe: StepRecipe = field(default_factory=StepRecipe)
-    # Folders that are appended to the child's import path, to find the target.
+    # Folders that the child appends to its import path to find the target.
     import_path: tuple[str, ...] = ()
 
     @property
@@ -164,11 +159,11 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult(TrialEntry):
-    """The result of one trial: its part in the report (`entry`), and the values that only the search reads."""
+    """The result of one trial: the fields that the report shows (`entry`), and fields that only the search reads."""
 
     reason: str = ""
     trace: str = ""
-    # Bytes held at the end of each step.
+    # Bytes in use at the end of each step.
     levels_bytes: tuple[int, ...] = ()
     # Bytes that the allocator took in the last two steps, if its blocks were still changing.
     unsettled_bytes: int = 0
@@ -176,45 +171,44 @@ class TrialResult(TrialEntry):
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     loss: str | None = None
-    # The peak without memory that no tensor asked for; None where that is unknown.
+    # The peak without the allocator's overhead, or None if tensors are not counted.
     tensor_bytes: int | None = None
-    # The smallest and the largest number of elements in one of its batches.
+    # The smallest and the largest number of elements in a batch of this trial.
     batch_elements: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # The first step warms up; its time counts only if there is no other.
+        # The first step warms up. Its time counts only if no later step was run.
         steps = self.later_s or self.steps_s
-        if steps and (middle := statistics.median(steps)) > 0:
-            object.__setattr__(self, "samples_per_s", self.batch_size / middle)
+        if steps and (median_s := statistics.median(steps)) > 0:
+            object.__setattr__(self, "samples_per_s", self.batch_size / median_s)
 
     @property
     def entry(self) -> TrialEntry:
-        """The trial as the report shows it."""
         shown = {field.name: getattr(self, field.name) for field in fields(TrialEntry)}
         return TrialEntry(**shown | {"reason": self.reason or None})
 
     @property
     def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch: that of forward and backward, if it was measured separately."""
+        """The peak to fit: the peak of forward and backward if it was measured separately, else the whole peak."""
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
     def increments(self) -> tuple[int, ...]:
-        """The change of the memory held in each step after the third."""
+        """The change of the memory in use in each step after the third, in bytes."""
         levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
-        """The bytes that each step adds to the memory held; None unless all steps add about the same amount."""
-        grown = self.increments
-        if len(grown) < EQUAL_INCREMENTS:
+        """The bytes that each step adds to the memory in use, or None unless all steps add about the same amount."""
+        added = self.increments
+        if len(added) < EQUAL_INCREMENTS:
             return None
-        middle = int(statistics.median(grown))
-        return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
+        median = int(statistics.median(added))
+        return median if min(added) >= LEAST_GROWTH_BYTES and max(added) - min(added) <= ALIKE * median else None
 
     def steps_left(self, budget_bytes: int) -> int | None:
-        """Return how many more steps fit into the budget; None if memory does not grow, or fills only after many."""
+        """Return how many more steps fit into the budget, or None if memory does not grow or lasts for many steps."""
         if self.growth_bytes is None or self.peak_bytes is None:
             return None
         more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
@@ -222,7 +216,7 @@ class TrialResult(TrialEntry):
 
     @property
     def later_s(self) -> tuple[float, ...]:
-        """The times of all steps but the first, which warms up."""
+        """The times of all steps except the first, which warms up."""
         return self.steps_s[1:]
 
 
@@ -232,14 +226,14 @@ def in_words(size: int, axis: str | None) -> str:
 
 
 class SetupFailed(Exception):
-    """The child could not be set up for want of memory; the text says why, in one line."""
+    """The child could not be set up for lack of memory. The text is the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a trial. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
+    """The end of a trial. `raised` is the chain from the caught exception to its last cause; `killed_by` is a signal.
 
-    `exit_status` is that of a process that gave no answer. `kernel_says_memory` means that the kernel's out-of-memory
+    `exit_status` belongs to a process without an answer. `kernel_says_memory` is True if the kernel's out-of-memory
     killer was active during the trial.
     """
 
@@ -251,7 +245,7 @@ class End:
     stderr_tail: str = ""
 
 
-# Lack of memory and a broken device are recognised by `messages.cause_of`, other outcomes by these messages.
+# `messages.cause_of` recognizes a lack of memory and a broken device. These messages mean other outcomes.
 MESSAGES: dict[Outcome, tuple[str, ...]] = {
     "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
     "timeout": (messages.LAUNCH_TIMEOUT,),
@@ -264,26 +258,26 @@ SUSPECTED = (
 
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
-# Users report these crashes near the limit of memory. Other signals come from outside.
+# Users report these crashes near the limit of memory. Other processes send the other signals.
 _CRASHES = frozenset(
     int(getattr(signal, name)) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
 )
-# SIGKILL, which the kernel's out-of-memory killer sends and Windows' signal module does not name.
+# SIGKILL, which the kernel's out-of-memory killer sends. Python's `signal` does not have it on Windows.
 KILLED = 9
 
 
 def classify(end: End, device_kind: str) -> Outcome:
-    """Return the class of a trial's end; `fits` if nothing went wrong. Peaks are judged elsewhere."""
+    """Return the outcome of a trial's end, or `fits` if nothing went wrong. `Runner` judges the peak."""
     if end.timed_out:
         return "timeout"
     if end.raised:
-        # A certain lack of memory anywhere in the chain takes precedence over every other link.
-        outcomes = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
+        # A certain lack of memory anywhere in the chain takes precedence.
+        outcomes = [outcome for link in end.raised if (outcome := _of_exception(link, device_kind)) is not None]
         return next((outcome for outcome in outcomes if outcome in MEMORY), outcomes[0] if outcomes else "user-error")
     if end.killed_by in _CRASHES:
         return _matched(end.stderr_tail, device_kind) or "suspected"
     if end.killed_by is not None:
-        # The kernel counts its out-of-memory kills. Any other SIGKILL was sent for an unknown reason.
+        # The kernel counts its out-of-memory kills. Any other SIGKILL has an unknown reason.
         return "host-out-of-memory" if end.killed_by == KILLED and end.kernel_says_memory else "inconclusive"
     if end.exit_status is None:
         return FITS
@@ -298,13 +292,13 @@ def _of_exception(raised: ChainedError, device_kind: str) -> Outcome | None:
         return _of_memory(cause, device_kind)
     if messages.LIBRARY_ERRORS.intersection(raised.classes):
         return _matched(raised.message, device_kind)
-    # An import that fails for want of memory says so in its message alone.
+    # If an import fails for lack of memory, only its message says so.
     of_segment = "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message
     return "suspected" if of_segment else None
 
 
 def _matched(text: str, device_kind: str) -> Outcome | None:
-    """Return the outcome that a text means, or None. A certain meaning takes precedence over a suspected one."""
+    """Return the outcome that a text means, or None. A certain outcome takes precedence over `suspected`."""
 
     def has(patterns: Iterable[str]) -> bool:
         return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
@@ -313,7 +307,7 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
     if cause is not None and cause.whose == "memory":
         return _of_memory(cause, device_kind)
     outcome = next((outcome for outcome, patterns in MESSAGES.items() if has(patterns)), None)
-    # A failed check inside a kernel is the target's own mistake; other such errors leave the context unusable.
+    # A failed assertion in a kernel is the target's error. Other errors of these causes leave the context unusable.
     if outcome is None and cause is not None and cause.id not in ("cuda.device_assert", "xpu.lost"):
         outcome = "device-broken" if cause.poisons or cause.id == "cuda.no_kernel" else None
     return outcome or ("suspected" if has(SUSPECTED) else None)

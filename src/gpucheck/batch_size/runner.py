@@ -1,6 +1,6 @@
-"""The parent's side of a trial: starts the child, watches it, and judges the result. It does not import torch.
+"""The parent's side of a trial: start the child process, watch it, and judge the result. Does not import torch.
 
-A child is reused while its trials pass, and replaced after any other outcome.
+A child on the CPU is reused while its trials pass. After any other outcome, a new child replaces it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpucheck.work.spec import BUILT_IN
 
 
 class MemoryGuard:
-    """Watches the resident memory of a child, once the child has sent its baseline."""
+    """Watches the resident memory of a child once the child has sent its baseline. `limit` is the growth in bytes."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
         self.pid, self.limit = pid, limit
@@ -35,7 +35,7 @@ class MemoryGuard:
         self.baseline: int | None = None
 
     def look(self) -> bool:
-        """Read the resident memory once; return whether the limit is exceeded."""
+        """Read the resident memory once. Return whether its growth has exceeded the limit."""
         if self.limit is not None and self.baseline is not None:
             with contextlib.suppress(psutil.Error):
                 grown = int(psutil.Process(self.pid).memory_info().rss) - self.baseline
@@ -43,43 +43,38 @@ class MemoryGuard:
         return self.exceeded is not None
 
 
-# The resident set follows the tensors within a few MiB with these settings. The default of glibc keeps freed memory.
+# With these settings, the resident set follows the tensors within a few MiB. By default, glibc keeps freed memory.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
-# The interval between two readings of resident memory. A CPU fills about 0.2 GB in it.
+# The interval between two readings of resident memory, in which a CPU fills about 0.2 GB.
 WATCH_S = 0.02
 # Importing torch takes seconds, and up to a minute on a busy machine or a network disk.
 START_TIMEOUT_S = 180.0
-# A process is replaced if a trial's last step added more than this share of the budget: the next trial would count it.
+# A process is replaced if a trial's last step added more than this share of the budget, because the added memory would
+# count in the next trial.
 KEPT_SHARE = 0.01
 # Swapped memory above this counts as growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-# Memory for a second process that loads torch (up to 0.7 GiB), and for everything else on the host.
+# The free memory that a second process needs: up to 0.7 GiB to load torch, and a reserve for the host.
 SPARE_ROOM_BYTES = 2**30
 
-# SIGKILL and SIGTERM are sent by another process or by the kernel's out-of-memory killer.
-FROM_OUTSIDE = (KILLED, 15)
-
-# The command's name in a fault.
 COMMAND = "find-batch-size"
 
 
-class Runner:
-    """Runs trials in child processes. It is a context manager, and `close` ends all of them."""
+class Runner(contextlib.AbstractContextManager["Runner"]):
+    """Runs trials in child processes, and ends them on exit."""
 
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
-        self.start_s = 0.0  # the longest that a child's start has taken
+        self.start_s = 0.0  # the longest start of a child
         self._child: ChildSession | None = None
-        self._spare: ChildSession | None = None  # a process that loads torch for the next child
+        self._spare: ChildSession | None = None  # the next child, which already loads torch
         self._watch = MemoryGuard(0, None)
+        # The device's free memory when the first child opened it.
         self._free_expected: int | None = None
-        # The most memory outside the allocator in a trial. A new process starts with less.
+        # The most bytes outside the allocator in a trial so far. A new process starts with less.
         self._outside = 0
-        self._fresh = False
-
-    def __enter__(self) -> Runner:
-        return self
+        self._is_fresh = False
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -90,37 +85,34 @@ class Runner:
             self._spare.stop()
 
     def _drop(self) -> None:
-        """End the child, so that the next trial gets a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.stop()
 
     @property
     def budget_bytes(self) -> int:
-        """The budget that trials are judged by."""
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
 
     def start(self) -> dict[str, Any]:
         """Start a child; return its report. Raises TargetError, CannotLook, and SetupFailed for lack of memory."""
-        answer, end = self._begun()
-        if end.killed_by in FROM_OUTSIDE:  # a child started ahead of time may have been killed while it waited
-            answer, end = self._begun()
+        answer, end = self._start_once()
+        if end.killed_by in (KILLED, 15):  # SIGKILL or SIGTERM may have ended the spare child while it waited
+            answer, end = self._start_once()
         if answer is None or not answer["ok"]:
             self._drop()
-            raise self._unprepared(answer, end)
-        self.ready, self._fresh = answer, True
+            raise self._setup_error(answer, end)
+        self.ready, self._is_fresh = answer, True
         if self._free_expected is None:
             self._free_expected = answer.get("free_at_open")
         return answer
 
     @property
     def needs_start(self) -> bool:
-        """True if the next ordinary trial needs a new child."""
         return self._child is None
 
     def prepare(self, attempt: Attempt) -> None:
-        """Make sure that there is a child for this trial. Raises as `start` does."""
-        if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
+        """Start a child if this trial needs a new one. Raises the errors of `start`."""
+        if self.needs_start or (attempt.purpose == "confirm" and not self._is_fresh):
             self.start()
 
     def _new_process(self) -> ChildSession:
@@ -133,29 +125,31 @@ class Runner:
             what = "cannot start a process for a trial"
             raise CannotLook(what, lost.ending.reason, finding="batch_size.start") from lost
 
-    def _begun(self) -> tuple[dict[str, Any] | None, End]:
-        """Return a new child's answer to the setup, and how the child ended if it gave none."""
+    def _start_once(self) -> tuple[dict[str, Any] | None, End]:
+        """Start a child. Return its answer to the setup, or None with the end of the child."""
         self._drop()
         began = time.monotonic()
         self._child, self._spare = self._spare or self._new_process(), None
-        # Most trials on a device need a new process, so the next one loads ahead of time. On a CPU that would disturb
-        # the timing of a trial, so only the first child is followed by one.
+        # Most trials on a device need a new process, so the next process starts now. On a CPU, a starting process would
+        # disturb the timing of a trial, so only the first child has a spare one.
         is_cpu, needed = self.setup.is_cpu, SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
         if not (is_cpu and self.ready) and host.memory().usable >= needed:
-            with contextlib.suppress(CannotLook):  # the next trial reports this error if it needs a process
+            with contextlib.suppress(CannotLook):  # a trial that needs a process reports this error
                 self._spare = self._new_process()
         self._watch = MemoryGuard(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
-        if answer is not None:  # a child started ahead of time has already loaded torch, but the next one may not have
+        if answer is not None:  # the spare child has already loaded torch, but the next child may not have
             self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
     def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> TrialResult:
-        """Run one trial for `limit_s` or until `deadline`, which makes it `out-of-time`. Raises as `start` does."""
+        """Run one trial. After `limit_s` it is a `timeout`, after `deadline` `out-of-time`. Raises `start`'s errors."""
         self.prepare(attempt)
-        blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
-        self._fresh = False
+        blank = TrialResult(
+            batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._is_fresh, outcome="fits"
+        )
+        self._is_fresh = False
         if self.ready.get("settled") is False:
             self._drop()
             why = "another process took device memory that was free before the first trial"
@@ -166,7 +160,7 @@ class Runner:
         request = {
             "size": attempt.size,
             "steps": steps,
-            # Additional steps get half of the time; the rest is a reserve.
+            # Additional steps get half of the time. The other half is a reserve.
             "spare_s": (until - started) / 2,
             "watching": attempt.purpose == "confirm",
             "outside": self._outside,
@@ -184,20 +178,19 @@ class Runner:
                 result = replace(result, outcome="out-of-time", reason=why)
         # Each trial on a device has its own process.
         levels = result.levels_bytes
-        keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
-        if result.outcome != "fits" or keeps or not self.setup.is_cpu:
+        is_growing = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
+        if result.outcome != "fits" or is_growing or not self.setup.is_cpu:
             self._drop()
         return result
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
-        """Judge a trial that raised nothing, by its measured peak."""
         peak, budget = result.peak_bytes or 0, self.budget_bytes
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
         if peak + result.unsettled_bytes > budget:
-            why = f"the allocator still took {capacity(result.unsettled_bytes)} more in its last two steps"
-            return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
+            why = f"the allocator took {capacity(result.unsettled_bytes)} more in the last two steps"
+            return replace(result, outcome="over-budget", reason=f"{why}, and only {capacity(budget - peak)} are left")
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
         if answer["retries_always"]:
@@ -211,8 +204,7 @@ class Runner:
     def _failed(self, blank: TrialResult, answer: dict[str, Any] | None, end: End, limit_s: float) -> TrialResult:
         if answer is not None and "error" in answer:
             error = answer["error"]
-            text = "; ".join(part for part in (error["what"], error["why"], error["fix"]) if part)
-            return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
+            return replace(blank, outcome="user-error", reason=str(rebuilt(error)), trace=error["trace"])
         if self._watch.exceeded is not None:
             why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
@@ -220,8 +212,7 @@ class Runner:
         trace = answer["traceback"] if answer is not None else end.stderr_tail
         return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
 
-    def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
-        """Return the error for a child that could not be set up."""
+    def _setup_error(self, answer: dict[str, Any] | None, end: End) -> Exception:
         if answer is not None and "error" in answer:
             error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
@@ -233,37 +224,33 @@ class Runner:
             why = f"importing torch or building {self.setup.target} takes longer, or hangs"
             return CannotLook(what, why, "see `gpucheck smoke`", finding="batch_size.start")
         if self._watch.exceeded is not None:
-            return SetupFailed(f"building it took {capacity(self._watch.exceeded)}")
+            return SetupFailed(f"the build took {capacity(self._watch.exceeded)}")
         outcome = classify(end, self.setup.device.split(":")[0])
         reason = _in_words(end, self.start_timeout_s)
         if outcome in MEMORY:
             return SetupFailed(reason)
         if answer is None:
             return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
-        opening = answer.get("stage") == "device"
-        if end.raised and (failed := failed_device(self.setup, reason, opening=opening)) is not None:
-            return failed
-        if opening:
+        is_opening = answer.get("stage") == "device"
+        if end.raised and (device_error := failed_device(self.setup, reason, is_opening=is_opening)) is not None:
+            return device_error
+        if is_opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
         what, fix = f"the target {self.setup.target} raised {reason}", "run with --debug to see the traceback"
         return TargetError(what, "", fix, trace=answer["traceback"])
 
     def _ask(self, message: dict[str, Any], until: float) -> tuple[Message | None, End]:
-        """Send a request and watch until the answer, the child's end, or `until`."""
+        """Send a request and watch the child until its answer, its end, or `until` on the monotonic clock."""
         assert self._child is not None
         kills = host.memory_kills()
         try:
             self._child.send(message)
             while True:
                 answer = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
-                if answer is not None and "ok" not in answer:  # the child's baseline on the CPU, not yet its answer
+                if answer is not None and "ok" not in answer:  # a child on the CPU sends its baseline first
                     self._watch.baseline = answer["baseline_bytes"]
                 elif answer is not None:
-                    chain = tuple(
-                        ChainedError(tuple(link["classes"]), link["message"], link.get("where", ""))
-                        for link in answer.get("chain", ())
-                    )
-                    return answer, End(raised=chain)
+                    return answer, End(raised=tuple(from_json(ChainedError, link) for link in answer.get("chain", ())))
                 elif self._watch.look() or time.monotonic() >= until:
                     self._child.stop()
                     return None, End(timed_out=self._watch.exceeded is None)
@@ -272,7 +259,7 @@ class Runner:
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:
-    """Return how a child ended without an answer. `kills` is the earlier count of the kernel's out-of-memory kills."""
+    """Return the end of a child without an answer. `kills` is the kernel's count of out-of-memory kills before it."""
     status, tail = ending.status or 0, ending.stderr[-2000:]
     if status >= 0:
         return End(exit_status=status, stderr_tail=tail)
@@ -286,7 +273,7 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        # Torch's remarks about the device, the allocator and the documentation would fill a screen.
+        # The rest of torch's message (device, allocator, documentation) would fill a screen.
         text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
     if end.killed_by == KILLED and end.kernel_says_memory:
@@ -294,26 +281,26 @@ def _in_words(end: End, limit_s: float) -> str:
     if end.killed_by == KILLED:
         return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     lines = end.stderr_tail.strip().splitlines()
-    last = f" ({lines[-1]})" if lines else ""
+    last_line = f" ({lines[-1]})" if lines else ""
     if end.killed_by is not None:
-        return f"killed by {Ending('killed', -end.killed_by).signal}{last}"
-    return f"exit status {end.exit_status}{last or ('' if end.exit_status else ' and no answer')}"
+        return f"killed by {Ending('killed', -end.killed_by).signal}{last_line}"
+    return f"exit status {end.exit_status}{last_line or ('' if end.exit_status else ' and no answer')}"
 
 
-def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
-    """Return the device's failure if `reason`, the error of a workload, is one; None if the workload is at fault.
+def failed_device(setup: Setup, reason: str, *, is_opening: bool = False) -> DeviceFailed | None:
+    """Return the device's error if `reason` is an error of the device. None means that the workload is at fault.
 
     A built-in workload with default settings runs without errors on a CPU, so its errors are those of the device.
-    `opening` means that the workload has not run yet.
+    If `is_opening`, the workload has not run yet.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
     has_defaults = not setup.inputs and setup.dtype is None and not setup.recipe.amp
-    is_built_in = setup.target in BUILT_IN and has_defaults and not opening and not setup.is_cpu
-    # Messages of other exception classes are the workload's own. A failed assertion in a kernel is caused by its input.
+    is_built_in = setup.target in BUILT_IN and has_defaults and not is_opening and not setup.is_cpu
+    # Other exception classes belong to the workload. A wrong input causes a failed assertion in a kernel.
     is_of_library = f"builtins.{name}" in messages.LIBRARY_ERRORS or name in messages.LIBRARY_ERRORS
-    known = is_of_library and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
-    unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason
-    if not known and (not is_built_in or unsupported):
+    is_known = is_of_library and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
+    is_unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason
+    if not is_known and (not is_built_in or is_unsupported):
         return None
-    title = cause.title if cause is not None and known else f"the built-in {setup.target} fails on it"
+    title = cause.title if cause is not None and is_known else f"the built-in {setup.target} fails"
     return DeviceFailed(f"{setup.device} failed: {title}", reason, cause.fix if cause else "", device=setup.device)

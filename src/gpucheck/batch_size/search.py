@@ -1,9 +1,9 @@
-"""The search for the largest batch that fits: chooses the next size from the results so far. Pure.
+"""The search for the largest batch that fits: choose the next size from the results so far. Pure.
 
-Peaks are measured, so the search fits them and jumps instead of doubling. It never returns a size that was not run, and
-bounds its own number of trials. The search on a CPU can end without a failure: the best size is the answer if the fit
+The search fits a curve to the measured peaks and jumps instead of doubling. The answer is always a size that was run,
+and the number of trials is bounded. A search on a CPU can end without a failure: the best size is the answer if the fit
 predicts that a size one tolerance larger exceeds the budget. The result on a device depends on the allocator. Sizes
-near the maximum are therefore run in a separate process, as the final answer is.
+near the maximum are therefore run in a separate process, like the final answer.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
 
 Purpose = Literal["search", "confirm"]
 
-# The next size is at most this many times the best one: a fit from close sizes extrapolates its own noise.
+# The next size is at most this many times the best size, because a fit from close sizes extrapolates noise.
 LARGEST_JUMP = 32
 # The relative standard deviation of the peak of one size. Repeats differ by at most 2 %.
 PEAK_NOISE = 0.006
-# The allocator of a device repeats exactly. Memory outside it (context, handles) varies a little.
+# A device's allocator gives the same peak every time. Memory outside the allocator (context, handles) varies a little.
 DEVICE_PEAK_NOISE = 0.002
-# A size is chosen so that the fit plus this many standard deviations meets the budget. Few such sizes fail.
+# The peak predicted for the next size, plus this many standard deviations, meets the budget. Few chosen sizes fail.
 DOUBTS = 1.0
-# The search aims at the likely maximum less this many standard deviations: a size that passes by noise may fail on the
-# next run. A larger value would lower the answer more than it helps.
+# The search aims at the likely maximum less this many standard deviations, because a size that passes by noise may fail
+# on the next run. A larger value would make the answer too small.
 CAUTION = 0.5
-# The search aims this many tolerances below the likely maximum, to leave room for noise.
+# The search aims this many tolerances below the likely maximum, because peaks are noisy.
 AIM = 0.4
 # The search ends if the predicted peak of a size one tolerance larger, less this many standard deviations, exceeds the
-# budget. That is right about two times out of three. Each further trial near the maximum improves the odds.
+# budget. The prediction is right about two times out of three, and more often after more trials near the maximum.
 SURE = 0.5
 # Sizes to try differ by at least this many tolerances, and a failure this close above the best size ends the search.
-# Noise may cause such a failure, so the answer must stay within one tolerance of it.
+# Noise may cause this failure, so the answer must be at most one tolerance below it.
 APART = 0.5
-# A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. A step
-# down has this share at first, and doubles after each further failure.
+# A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. The first
+# step down has this share of the size. Each further failure doubles the step.
 STRIDE = 0.04
 FULL = 1 - 2 * STRIDE
-# A size up to this many times the best one is run in a separate process at once, because it may be the answer.
+# A size up to this many times the best size is run in a separate process at once, because it may be the answer.
 CLOSE = 1.5
 # Two sizes closer than this ratio differ more by noise than by growth.
 NEAR = 0.75
 # Sizes stay below this share of the budget where running out of memory is dangerous (WSL, Windows, unified memory).
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
-# Most workloads fit 8, and many do not run with a single sample. The second applies where failing is dangerous.
+# The first size to try: most workloads fit 8, and many do not run with a single sample. Where a failure is dangerous,
+# the first size is 2.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
-# A search of fewer trials than this does not end one size below a failure: of 20 samples, that size is 5 %.
+# A search with fewer trials than this does not end one size below a failure: at 20 samples, one size is 5 %.
 SHORT_SEARCH = 6
-# One size alone does not show how memory grows.
+# One size does not show how memory grows.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
-# The next size after a failed first one is a quarter, then a sixteenth of that: a guess may be wrong by any factor.
+# After a failed first size, the next size is a quarter of it, then a sixteenth of the quarter.
 DOWN = 4
 
 
@@ -71,11 +72,11 @@ class Attempt:
 
 @dataclass(slots=True)
 class SizeSearch:
-    """Finds the largest size in [minimum, cap] whose trial fits, to within `tolerance` below the true one.
+    """Finds the largest size in [minimum, cap] whose trial fits, at most `tolerance` below the true maximum.
 
-    `budget_bytes` None means that the caller does not judge peaks; the search then only bisects. `on_device` means that
-    an allocator decides what fits. The search then closes only after a failure, or if the tensors alone exceed the
-    budget. With `seek_failure` False, only sizes predicted to stay below 85 % of the budget are tried.
+    If `budget_bytes` is None, the caller does not judge peaks, and the search only bisects. If `on_device`, an
+    allocator decides which sizes fit. The search then closes only after a failure, or if the tensors alone exceed the
+    budget. Without `seek_failure`, only sizes predicted to stay below 85 % of the budget are tried.
 
     `static_bytes` are the weights, gradients and optimizer state, once known. Sizes are multiples of `multiple_of`; the
     first one is `start` if given. `tolerance` 0 makes the search exact: it ends only when the next size has failed. A
@@ -98,7 +99,6 @@ class SizeSearch:
 
     @property
     def first_failing(self) -> TrialResult | None:
-        """The smallest size that failed, or None."""
         return min((r for r in self.trials if r.outcome in BOUNDING), key=lambda r: r.batch_size, default=None)
 
     @property
@@ -110,7 +110,6 @@ class SizeSearch:
 
     @property
     def confirmed(self) -> bool:
-        """True if the best size has passed in a separate process."""
         best = self.best
         return best is not None and best.batch_size in self._confirmed
 
@@ -118,7 +117,7 @@ class SizeSearch:
     def limited_by(self) -> str | None:
         """The reason why the answer is not larger: the first failure's outcome, `max-batch-size`, `safety` or `trials`.
 
-        `over-budget` may also be a prediction by the fit. An open search has no limit yet, so the result is None.
+        `over-budget` may also be a prediction by the fit. None means that the search is still open.
         """
         best, failing = self.best, self.first_failing
         if best is None:
@@ -133,7 +132,7 @@ class SizeSearch:
 
     @property
     def within_tolerance(self) -> bool:
-        """True if the best size was confirmed and the smallest failed size is at most one tolerance larger."""
+        """True if the best size is confirmed and the smallest failed size is at most one tolerance larger."""
         best, failing = self.best, self.first_failing
         if best is None or failing is None or not self.confirmed:
             return False
@@ -141,7 +140,7 @@ class SizeSearch:
 
     @property
     def likely_largest(self) -> int | None:
-        """The largest size that the measured peaks predict, below every failure; None if they contradict it."""
+        """The largest size that should fit by the measured peaks, or None without a reliable prediction."""
         best, failing, fitted = self.best, self.first_failing, self._fit(1.0)
         if best is None or best.allocation_retries or fitted is None or len(dict(self._measured())) < FITTED_SIZES:
             return None
@@ -152,7 +151,7 @@ class SizeSearch:
 
     @property
     def predicted_above(self) -> int | None:
-        """The size one tolerance above the best, if its predicted peak ended the search, not a failure; else None."""
+        """The size one tolerance above the best, if its predicted peak, and not a failure, ended the search."""
         best, failing = self.best, self.first_failing
         if best is None or best.batch_size >= self._highest or not self._closed_by_fit(best):
             return None
@@ -161,15 +160,13 @@ class SizeSearch:
 
     @property
     def lowest(self) -> int:
-        """The smallest size that may be tried."""
         return min(-self.rounded(-self.minimum), self._highest)
 
     def rounded(self, size: float) -> int:
-        """Return the largest multiple of `multiple_of` up to `size`."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
     def next(self) -> Attempt | None:
-        """The next size to try, or None when the search is over."""
+        """Return the next size to try, or None if the search is over."""
         best = self.best
         if best is None:
             return self._down()
@@ -180,7 +177,7 @@ class SizeSearch:
         return self._neighbour(best)
 
     def _down(self) -> Attempt | None:
-        """Return the first size, or one far below all sizes that have not passed; None after the smallest."""
+        """Return the first size, or a size far below all failed sizes. Return None after the smallest size."""
         tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
         if not tried:
             usual = FIRST_SIZE if self.seek_failure else CAREFUL_SIZE
@@ -193,16 +190,16 @@ class SizeSearch:
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
     def _is_alone(self, size: int, best: TrialResult) -> bool:
-        """Return whether a size is run in a separate process at once, because it may be the answer."""
+        """Return whether to run a size in a separate process at once, because it may be the answer."""
         failing = self.first_failing
         if self.on_device and self.seek_failure:
             return failing is not None or size <= CLOSE * best.batch_size
         return failing is not None and failing.purpose == "confirm"
 
     def _neighbour(self, best: TrialResult) -> Attempt | None:
-        """Return the next smaller size to confirm if the answer ran only because the allocator emptied its cache.
+        """Return the next smaller size to confirm if the best size ran only because the allocator emptied its cache.
 
-        If sizes are not coarse, a confirmed size at most two tolerances smaller is enough.
+        Unless sizes are coarse, a confirmed size at most two tolerances smaller is enough.
         """
         smaller = best.batch_size - self.multiple_of
         near = smaller if self._is_coarse(best.batch_size) else best.batch_size - 2 * self.step(best.batch_size)
@@ -217,16 +214,15 @@ class SizeSearch:
 
     @property
     def _confirmed(self) -> set[int]:
-        """Sizes that passed in a separate process."""
         return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
-        """Return the smallest useful distance from `size` to the next trial: above the tolerance for coarse sizes."""
+        """Return the least distance from `size` to a larger size to try: coarse sizes have more than the tolerance."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
     def _apart(self, size: int) -> int:
-        """Return the least distance between two sizes near `size` that shows growth rather than noise."""
+        """Return the least distance between two sizes near `size` at which growth exceeds the noise."""
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
@@ -234,7 +230,7 @@ class SizeSearch:
         return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialResult) -> bool:
-        """Return whether no larger size should be tried. A confirmation's peak can open the search again."""
+        """Return whether no larger size should be tried. A later confirmation can change this."""
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
         return not self.seek_failure and self.confirmed
@@ -243,17 +239,17 @@ class SizeSearch:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # Between a confirmed answer and the failure is at most one size. A short search tries that size too.
+            # At most one size is between a confirmed answer and the failure. A short search tries this size too.
             is_known = self.on_device and self.confirmed and len(self.trials) >= SHORT_SEARCH
             is_last = is_known and self.tolerance > 0 and width <= 2 * self.multiple_of
-            # A failure on a device is not caused by noise, so the wider distance is enough.
+            # Noise does not cause failures on a device, so the wider distance is enough there.
             if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
                 return True
         return self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialResult) -> bool:
-        """Return whether a size one tolerance larger is predicted to exceed the budget; never for an exact search."""
-        # The prediction for a device counts tensors only, so it holds however well the allocator packs them.
+        """Return whether a size one tolerance larger is predicted to exceed the budget. Exact searches use no fit."""
+        # For a device, the prediction counts only tensors, because their bytes do not depend on the allocator.
         points, size = dict(self._measured(tensors=self.on_device)), best.batch_size
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
@@ -262,20 +258,18 @@ class SizeSearch:
             return False
         if not self._is_coarse(size):
             return True
-        # Extrapolating with the smallest slope must also exceed the budget if sizes are coarse.
+        # For coarse sizes, an extrapolation with the smallest slope must also exceed the budget.
         smaller = [(other, peak) for other, peak in points.items() if other <= NEAR * size]
         smaller += [(0, self.static_bytes)] if self.static_bytes is not None else []
         slope = min(((points[size] - peak) / (size - other) for other, peak in smaller), default=0.0)
         return points[size] + step * slope > (self.budget_bytes or 0)
 
     def _exhausted(self, best: TrialResult) -> bool:
-        """Return whether a trial and the confirmation would exceed the most trials for the largest possible size."""
         largest = self.first_failing.batch_size - 1 if self.first_failing else best.batch_size
-        bound = math.floor(2 * math.log2(max(best.batch_size, largest)) + 4)
-        return len(self.trials) + 2 > bound + self.extra_trials
+        limit = math.floor(2 * math.log2(max(best.batch_size, largest)) + 4)
+        return len(self.trials) + 2 > limit + self.extra_trials
 
     def _candidate(self, best: TrialResult) -> int | None:
-        """Return a size above the best and below the first failing one, or None."""
         if not self.seek_failure:
             return self._safe(best)
         if self.first_failing is not None:
@@ -285,18 +279,18 @@ class SizeSearch:
         aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
             # The fit of all blocks underestimates the largest size, and the fit of the tensors overestimates it. The
-            # first candidate lies a third of the way between them, later ones halfway.
+            # first candidate is a third of the way from the first fit to the second, later candidates are halfway.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
             if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low)) if aim < most else most
-            # Little more will fit if the allocator's blocks already fill the budget.
+            # If the allocator's blocks already fill the budget, only slightly larger sizes fit.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
     def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
-        """Return a size that almost certainly fits, slightly below the likely maximum."""
+        """Return a size slightly below the likely maximum, which almost certainly fits."""
         likely = fitted.largest(best.batch_size, 2 * high, CAUTION)
         if self._is_coarse(likely):  # going one size lower would cost more than a failed trial
             return self.rounded(min(likely, high))
@@ -306,17 +300,17 @@ class SizeSearch:
         return aim if aim >= best.batch_size + self._apart(best.batch_size) else self.rounded(near)
 
     def _between(self, best: TrialResult, failing: TrialResult) -> int:
-        """Return a size inside the bracket and away from its ends, so that every trial narrows it."""
+        """Return a size between both sizes and away from them, so that every trial narrows the bracket."""
         low, high = best.batch_size, failing.batch_size
         step = min(self._apart(low), self.rounded((high - low) / 2))
-        # The middle is strictly inside the bracket, and geometric if the bracket is wide.
+        # A wide bracket is divided at its geometric mean.
         middle = self.rounded(math.sqrt(low * high) if high > 2 * low else (low + high) / 2)
         middle = min(max(middle, low + self.multiple_of), high - self.multiple_of)
         fitted = self._fit(1.0)
         if fitted is None:
             return middle
         if self.on_device:
-            # A failed size whose predicted peak nearly fills the budget is only slightly too large.
+            # If the predicted peak of a failed size nearly fills the budget, the size is only slightly too large.
             tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
             below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
             failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
@@ -330,28 +324,28 @@ class SizeSearch:
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
     def _measured(self, *, tensors: bool = False) -> list[tuple[int, int]]:
-        """Return size and peak of each trial that shows how memory grows: of all blocks, or of the `tensors` only."""
+        """Return (size, peak in bytes) of each trial to fit: the peak of all blocks, or only of the `tensors`."""
         if tensors:
             peaks = [(r.batch_size, r.tensor_bytes) for r in self.trials if r.outcome == FITS]
-        else:  # an allocator that had to empty its cache shows the budget
+        else:  # if the allocator had to empty its cache, the peak shows the budget
             peaks = [(r.batch_size, r.fitted_bytes) for r in self.trials if not r.allocation_retries]
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _safe(self, best: TrialResult) -> int | None:
-        """Return a size predicted to stay below the safe share of the budget and clearly above the best, or None."""
+        """Return a size clearly above the best and predicted to stay below the safe share of the budget, or None."""
         failing, fitted = self.first_failing, self._fit(SAFE_SHARE)
         if fitted is None:
             return None
         high = min(self._highest, self.rounded(best.batch_size * LARGEST_JUMP))
         aim: float = fitted.largest(best.batch_size, high, SAFE_DOUBTS)
         if failing is not None:
-            # The prediction has failed once, so keep the same distance from the failed size as from the budget.
+            # The prediction was wrong once, so keep the same distance from the failed size as from the budget.
             aim = min(aim, SAFE_SHARE * failing.batch_size, (best.batch_size + failing.batch_size) / 2)
         target = self.rounded(aim)
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
     def _fit(self, share: float, *, tensors: bool = False) -> Fit | None:
-        """Fit the peaks measured up to the first failure, as shares of this part of the budget; None without peaks."""
+        """Fit the peaks up to the first failure, as shares of `share` times the budget. Return None without peaks."""
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
@@ -360,7 +354,7 @@ class SizeSearch:
 
 
 def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> SizeSearch:
-    """Return the requested search. The first child adds its smallest batch and the real budget."""
+    """Return the search that the options request. The first child's report sets its minimum and its real budget."""
     return SizeSearch(
         cap=cap,
         tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
@@ -375,11 +369,12 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
 
 # The expected curvature, as a share of the growth. Half of the growth is quadratic if the logits are batch × batch.
 CURVATURE = 0.3
-# Less curvature is expected if a line reaches the budget only beyond this many times the largest size.
+# Less curvature is expected if a line reaches the budget only beyond this many times the largest size fitted.
 FAR = 5.0
-# Memory follows no exact parabola: the doubt about a point grows with its distance from the largest one.
+# Memory does not follow an exact parabola. The standard deviation of a point grows by this share of its distance from
+# the largest peak.
 MISFIT = 0.05
-# The doubt about constant memory other than weights and optimizer state, as a share of the budget.
+# The standard deviation of constant memory besides weights and optimizer state, as a share of the budget.
 CONSTANT = 0.02
 # Peaks consist of whole allocator blocks, so no peak is more precise than this share of the budget.
 LEAST_DOUBT = 1e-4
@@ -387,7 +382,7 @@ LEAST_DOUBT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fit of peaks, as shares of the budget, over sizes divided by `scale`, the largest size fitted."""
+    """A parabola of peaks, as shares of the budget, over sizes divided by `scale`, the largest size fitted."""
 
     scale: float
     terms: Sequence[float]
@@ -395,17 +390,17 @@ class Fit:
 
     def peak(self, size: float, doubts: float = 0.0) -> float:
         """Return the predicted peak at `size` plus `doubts` standard deviations, as a share of the budget."""
-        at = _features(size / self.scale)
-        variance = _dot(at, [_dot(row, at) for row in self.covariance]) if doubts else 0.0
-        return _dot(self.terms, at) + doubts * math.sqrt(max(variance, 0.0))
+        powers = _powers(size / self.scale)
+        variance = _dot(powers, [_dot(row, powers) for row in self.covariance]) if doubts else 0.0
+        return _dot(self.terms, powers) + doubts * math.sqrt(max(variance, 0.0))
 
     def largest(self, low: int, high: int, doubts: float = 0.0) -> int:
-        """Return the largest size from `low` to `high` whose peak stays within the budget; `low` if none does."""
+        """Return the largest size from `low` to `high` whose peak stays within the budget, or `low` without one."""
         return low + bisect.bisect(range(low + 1, high + 1), False, key=lambda size: self.peak(size, doubts) > 1.0)
 
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
-    """Fit (size, peak in bytes). `noise` is relative; `static` are the bytes held at any batch size, if known."""
+    """Fit points of (size, peak in bytes). `noise` is relative. `static` is the memory of batch size 0, if known."""
     measured = sorted((size, peak / budget) for size, peak in points)
     if not measured:
         return None
@@ -413,7 +408,7 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     if static is not None:
         start, doubt = static / budget, CONSTANT
     else:
-        # The fixed part is unknown: between 0 and the smallest peak.
+        # The memory at size 0 is unknown: it is between 0 and the smallest peak.
         start = doubt = measured[0][1] / 2
     rows = [(0.0, start, math.hypot(doubt, MISFIT * (top - start)))]
     for size, peak in measured:
@@ -421,26 +416,27 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
     ahead = 1 + max(1 - top, 0) / growth
     fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
-    # Growth does not really slow down: a falling slope means that a workspace was freed, or noise.
+    # Growth does not slow down. A falling slope comes from noise, or from a workspace that was freed.
     return fitted if fitted.terms[2] > LEAST_DOUBT * growth else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
 def _parabola(rows: list[tuple[float, float, float]], scale: float, curvature: float) -> Fit:
-    """Fit a parabola to (size in scales, peak, doubt) by recursive least squares; the curvature is 0 ± `curvature`."""
+    """Fit a parabola to rows of (size / `scale`, peak, standard deviation) by recursive least squares. The expected
+    curvature is 0, with the standard deviation `curvature`."""
     terms: list[float] = [0.0, 0.0, 0.0]
-    # The intercept and the slope start as unknown, with a standard deviation of a hundred budgets.
+    # The intercept and the slope are unknown at first: their standard deviation is a hundred budgets.
     covariance = [[1e4, 0.0, 0.0], [0.0, 1e4, 0.0], [0.0, 0.0, curvature**2]]
-    for u, peak, doubt in rows:
-        at = _features(u)
-        spread = [_dot(row, at) for row in covariance]
-        gain = [value / (doubt**2 + _dot(spread, at)) for value in spread]
-        error = peak - _dot(terms, at)
+    for u, peak, deviation in rows:
+        powers = _powers(u)
+        spread = [_dot(row, powers) for row in covariance]
+        gain = [value / (deviation**2 + _dot(spread, powers)) for value in spread]
+        error = peak - _dot(terms, powers)
         terms = [term + g * error for term, g in zip(terms, gain, strict=True)]
         covariance = [[covariance[i][j] - gain[i] * spread[j] for j in range(3)] for i in range(3)]
     return Fit(scale, terms, covariance)
 
 
-def _features(u: float) -> tuple[float, float, float]:
+def _powers(u: float) -> tuple[float, float, float]:
     return 1.0, u, u * u
 
 

@@ -1,9 +1,9 @@
-"""The child that runs trials: one JSON line in, one out. Started by gpucheck.batch_size.runner.
+"""The child process that runs trials: it answers each JSON line with a JSON line. `batch_size.runner` starts it.
 
-The first line is the setup; each later one asks for a trial. The parent ends this process after anything but a pass,
-because a failed trial may keep memory, or leave the device's context unusable. The user's code prints to stderr.
+The first line is the setup. Each later line requests a trial. The parent ends this process after any failure, because
+a failed trial may keep memory or leave the device's context unusable. The user's code prints to stderr.
 
-The keys of a trial's answer are fields of `outcome.TrialResult`: a new figure needs a key here and a field there.
+The keys of a trial's answer are fields of `outcome.TrialResult`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, find, import_compiler, load, step
 
-# --- How much memory a trial took -------------------------------------------------------------------------------------
-
 MemoryMethod = Literal["device", "VmHWM", "process peak"]
 
 
@@ -48,72 +46,71 @@ class DeviceGauge:
     """Measures the peak of a device's allocator, and of memory outside the allocator."""
 
     accel: Accel
-    # Free memory before this process had a context if that is known, else right after the context was created.
+    # Free memory before this process had a context. If that is unknown, right after the context was created.
     free_before: int
     total: int
     budget: int
     reserved: int = 0
     compute: int = 0
     optimizer: int = 0
-    # The peak of the bytes that tensors asked for. `compute` and `optimizer` count whole blocks of the allocator: near
-    # the budget, where blocks are reused, 1 GiB of them held 4 % more than was asked for.
+    # The peak of the bytes that tensors requested. `compute` and `optimizer` count whole blocks of the allocator: near
+    # the budget, where blocks are reused, 1 GiB of blocks exceeded the requests by 4 %.
     requested: int = 0
     method: MemoryMethod = "device"
-    # The peak of memory outside the allocator.
-    outside_most: int = 0
+    outside_peak: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Start a trial; limit the allocator to the budget less the memory outside it, at least `outside` bytes."""
+        """Start a trial. Limit the allocator to the budget less the memory outside it, which is at least `outside`."""
         self.accel.synchronize()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = self.requested = 0
-        self.outside_most = self.outside()
+        self.outside_peak = self.outside()
         if self.accel.set_memory_fraction is not None and self.total:
-            share = (self.budget - max(self.outside_most, outside)) / self.total
+            share = (self.budget - max(self.outside_peak, outside)) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
-        """Return the bytes outside the allocator now: context, handles, workspaces, and memory of other processes."""
+        """Return the bytes outside the allocator now: context, handles, workspaces and other processes."""
         info = self.accel.memory_info()
         if info is None:
             return 0
         return max(0, self.free_before - info[0] - (self.accel.memory().memory_reserved_bytes or 0))
 
     def mark(self, *, computing: bool) -> None:
-        """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
+        """Record the peak of the phase that ends here: if `computing`, forward and backward, else the optimizer's."""
         self.accel.synchronize()
-        figures = self.accel.memory()
-        self.reserved = max(self.reserved, figures.max_memory_reserved_bytes or figures.memory_reserved_bytes or 0)
-        allocated = figures.max_memory_allocated_bytes or figures.memory_allocated_bytes or 0
-        _note(self, computing, allocated)
-        requested = self.accel.memory_stats().get("requested_bytes.all.peak")  # not every backend counts them
+        memory = self.accel.memory()
+        self.reserved = max(self.reserved, memory.max_memory_reserved_bytes or memory.memory_reserved_bytes or 0)
+        allocated = memory.max_memory_allocated_bytes or memory.memory_allocated_bytes or 0
+        _record(self, computing, allocated)
+        requested = self.accel.memory_stats().get("requested_bytes.all.peak")  # None if the backend does not count them
         self.requested = max(self.requested, allocated if requested is None else int(requested))
-        self.outside_most = max(self.outside_most, self.outside())
+        self.outside_peak = max(self.outside_peak, self.outside())
         self.accel.reset_peak()
 
     def level(self) -> int:
         return self.accel.memory().memory_allocated_bytes or 0
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peaks of the trial and of forward and backward. Reserved memory counts for both."""
-        total = self.reserved + self.outside_most
+        """Return the peaks in bytes of the whole trial, and of forward and backward. Both include reserved memory."""
+        total = self.reserved + self.outside_peak
         return total, total - max(self.compute, self.optimizer) + self.compute
 
     @property
     def tensor_bytes(self) -> int | None:
-        """The peak of what tensors asked for, plus memory outside the allocator; None if tensors are not counted."""
+        """The peak that tensors requested, plus the memory outside the allocator; None if tensors are not counted."""
         if self.accel.memory().max_memory_allocated_bytes is None:
             return None
         return self.peaks()[0] - self.reserved + self.requested
 
     def retries(self) -> int:
-        """Return how often the allocator had to empty its cache and try again, since the process began."""
+        """Return how often the allocator emptied its cache and tried again since the process began."""
         return int(self.accel.memory_stats().get("num_alloc_retries", 0))
 
 
 @dataclass(slots=True)
 class CpuGauge:
-    """Measures the growth of this process's resident set above the warmed baseline."""
+    """Measures the growth of this process's resident set above the baseline, which is taken after the warm-up."""
 
     accel: Accel
     baseline: int
@@ -127,11 +124,11 @@ class CpuGauge:
 
     def mark(self, *, computing: bool) -> None:
         now = self.accel.memory()
-        _note(self, computing, (now.max_resident_bytes or now.resident_bytes or 0) - self.baseline)
+        _record(self, computing, (now.max_resident_bytes or now.resident_bytes or 0) - self.baseline)
         reset_resident_peak()
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peaks: those of the whole process if the system cannot reset a peak."""
+        """Return the peaks in bytes, which are those of the whole process if the system cannot reset a peak."""
         return max(self.compute, self.optimizer), self.compute
 
     def level(self) -> int:
@@ -141,7 +138,7 @@ class CpuGauge:
         return 0
 
 
-def _note(gauge: Gauge, computing: bool, peak: int) -> None:
+def _record(gauge: Gauge, computing: bool, peak: int) -> None:
     if computing:
         gauge.compute = max(gauge.compute, peak)
     else:
@@ -149,28 +146,30 @@ def _note(gauge: Gauge, computing: bool, peak: int) -> None:
 
 
 def warm_up() -> None:
-    """Run threads, autograd, a convolution and an optimizer once: the memory that they keep belongs to the baseline."""
+    """Run threads, autograd, a convolution and an optimizer, so that the memory they keep is in the baseline."""
     small = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 8), nn.LayerNorm(8))
     optimizer = torch.optim.AdamW(small.parameters(), lr=1e-3)
     for _ in range(2):
         optimizer.zero_grad(set_to_none=True)
         nn.functional.cross_entropy(small(torch.randn(4, 1, 8, 8)), torch.zeros(4, dtype=torch.int64)).backward()
         optimizer.step()
-    # Large enough that every thread of the pool takes part.
+    # A product of this size uses every thread of the pool.
     large = torch.randn(512, 512)
     (large @ large).relu_().add_(1.0)
 
 
 def open_cpu_gauge(accel: Accel) -> CpuGauge:
-    """Warm this process up and take the baseline. Call it before the user's code runs."""
-    offer_to_oom_killer()
+    """Warm this process up and take the baseline. The user's code must not have run yet."""
+    # On Linux, the kernel's out-of-memory killer then ends this process before any other.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
     warm_up()
     resident = accel.memory().resident_bytes or 0
     return CpuGauge(accel, resident, "VmHWM" if reset_resident_peak() else "process peak")
 
 
 def tensor_bytes_held() -> int:
-    """Return the bytes of all CPU tensors that Python's garbage collector knows."""
+    """Return the bytes of all CPU tensors that Python's garbage collector tracks."""
     storages = {}
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout == torch.strided:
@@ -180,17 +179,11 @@ def tensor_bytes_held() -> int:
     return sum(storages.values())
 
 
-def offer_to_oom_killer() -> None:
-    """Offer this process to the kernel's out-of-memory killer before any other (Linux)."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")
-
-
 def set_guard(growth: int) -> None:
     """Make allocations fail once this process's data has grown by `growth` bytes, on Linux.
 
-    The limit is RLIMIT_DATA, which counts private writable memory since Linux 4.7. A limit on address space would also
-    count mappings that are never touched.
+    RLIMIT_DATA counts private writable memory since Linux 4.7. A limit on address space would also count mappings that
+    are never touched.
     """
     if sys.platform != "linux":
         return
@@ -212,24 +205,22 @@ def swapped_bytes() -> int:
 Gauge = DeviceGauge | CpuGauge
 
 
-# --- Trials -----------------------------------------------------------------------------------------------------------
-
 Json = dict[str, Any]
-# A trial on a device continues up to this many steps while its memory grows, because small caches are still filling.
+# While its memory grows, a trial on a device continues up to this many steps, because small caches are still filling.
 MOST_GROWING = 20
-# Fewer steps than this do not show growth: the first one creates the optimizer's state.
+# Fewer steps than this do not show growth, because the first step creates the optimizer's state.
 LEAST_LEVELS = 4
-# A third step is run if the second took less than this. It costs little and is closer to the steady state.
+# A third step is run if the second step took less than this. A short third step is closer to the steady state.
 CHEAP_STEP_S = 0.25
-# The number of batches to run if batches of one size differ (sequences of any length): a longer one may follow.
+# The least number of steps if batches of one size differ (sequences of any length): a longer batch may follow.
 UNLIKE_STEPS = 8
-# The longest wait for a driver to release an ended process's memory, and the deficit below which it is noise.
+# The longest wait until the driver releases an ended process's memory, and the missing memory that counts as noise.
 SETTLE_S = 10.0
 SETTLED_BYTES = 64 * MIB
 
 
 class Channel:
-    """The pipes to the parent. A thread reads them, so this process ends with the parent even during a step."""
+    """The pipes to the parent. A thread reads requests, so this process ends with the parent even during a step."""
 
     def __init__(self) -> None:
         self.send = child_stdio.claim_stdout()
@@ -242,7 +233,7 @@ class Channel:
 
     def _read(self, source: BinaryIO) -> None:
         for line in source:
-            # A line without a newline was cut off when the parent died.
+            # A line without a newline is incomplete: the parent died.
             if line.endswith(b"\n"):
                 self._lines.put(line)
         os._exit(0)
@@ -253,34 +244,33 @@ class Channel:
 
 
 def main() -> int:
-    """Serve requests until the parent closes the pipe."""
     channel = Channel()
-    # The parent may start this process ahead of time, so it loads everything slow before the setup arrives.
+    # The parent may start this process early, so everything slow is loaded before the setup arrives.
     import_compiler()
     request = channel.receive()
     setup = from_json(Setup, request)
-    answer, session = _prepared(setup, request.get("free_expected"), channel.send)
+    answer, session = _prepare(setup, request.get("free_expected"), channel.send)
     channel.send(answer)
     while session is not None:
         channel.send(session.trial(**channel.receive()))
     return 0
 
 
-def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], None]) -> tuple[Json, Session | None]:
-    """Open the device and build the workload. A child on the CPU sends its baseline before it builds the workload."""
+def _prepare(setup: Setup, free_expected: int | None, send: Callable[[Json], None]) -> tuple[Json, Session | None]:
+    """Open the device and build the workload. A child on the CPU sends its baseline before the build."""
     stage = "device"
     try:
         accel = open_device(setup.device, name=setup.device_name)
-        accel.make_current()  # `.cuda()` in the user's code then means this device
-        gauge, facts = _gauge(accel, setup, free_expected)
+        accel.make_current()  # so that `.cuda()` in the user's code uses this device
+        gauge, facts = _open_gauge(accel, setup, free_expected)
         stage = "build"
         gauge.begin()
-        factory = imported(setup, gauge)
+        factory = import_target(setup, gauge)
         if isinstance(gauge, CpuGauge):
             facts["baseline_bytes"] = gauge.baseline
-            say({"baseline_bytes": gauge.baseline})
+            send({"baseline_bytes": gauge.baseline})
         workload = load_for(setup, accel.device, factory)
-        accel.synchronize()  # errors of the build are raised here
+        accel.synchronize()  # asynchronous errors of the build are raised here
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _as_data(error)}, None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
@@ -299,25 +289,25 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
     return ready, Session(accel, gauge, workload)
 
 
-def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
-    """Return the device's gauge, and the budget if the device reports free memory."""
+def _open_gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
+    """Return the device's gauge and, if the device reports free memory, the budget."""
     if accel.is_cpu:
         return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
-    info = _settled(accel, least)
+    info = _wait_until_free(accel, least)
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    # Free memory before this process had a context, so that the context counts as used. A value below the current one
-    # is stale, or belongs to another device.
+    # The free memory before this process had a context, so that the context counts as used. A value below the current
+    # free memory is stale, or belongs to another device.
     free = max(setup.free_before or 0, free_at_open)
     budget = on_device(setup.limit, free, total, shared=setup.shared)
     facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}
     return DeviceGauge(accel, free, total, budget.bytes), facts
 
 
-def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
-    """Return free and total memory once `least` bytes are free (the last child has left its memory), or after 10 s."""
+def _wait_until_free(accel: Accel, least: int) -> tuple[int, int] | None:
+    """Wait at most 10 s until `least` bytes are free: the last child's memory. Return free and total bytes."""
     deadline = time.monotonic() + SETTLE_S
     while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
@@ -325,29 +315,29 @@ def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
 
 
 class Session:
-    """One workload on one device, and its trials."""
-
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
-        # The last step's batch and output are kept until the next ones replace them, as a training loop's variables do.
+        # The last step's batch and output live until the next step replaces them, as in a training loop.
         self._batch: Batch | None = None
         self._output: list[Any] = []
 
     def trial(
         self, size: int, steps: int, *, spare_s: float = math.inf, watching: bool = False, outside: int = 0
     ) -> Json:
-        """Run at least `steps` real steps with batches of `size`, and return the peaks or the error.
+        """Run at least `steps` steps with batches of `size`, and return the peaks or the error.
 
-        Further steps end within `spare_s` seconds. `watching` makes the trial a confirmation, which continues until the
-        allocator's blocks and the memory held stay the same. `outside` is as in `begin`.
+        Further steps end within `spare_s` seconds. If `watching`, the trial is a confirmation, which continues until
+        the allocator's blocks and the memory in use stay the same. `outside` is the argument of `begin`.
         """
         until = time.monotonic() + spare_s
         try:
             self._forget()
             self.gauge.begin(outside)
             return self._run(size, steps, until, watching=watching)
-        except RuntimeError as error:  # the device may fail between trials too
-            return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
+        except GpucheckError as error:
+            return {"ok": False, "stage": "step", "error": _as_data(error)}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
+            return {"ok": False, "stage": "step", **_failure(error)}
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
@@ -357,7 +347,7 @@ class Session:
         reserved: list[int] = []
         layouts: list[list[Any] | None] = []
         swapped = swapped_bytes()
-        # How often the cache was emptied so far, before the first step and after each.
+        # The number of emptied caches so far: before the first step and after each step.
         retries = [gauge.retries()]
         on_device = isinstance(gauge, DeviceGauge)
 
@@ -372,7 +362,7 @@ class Session:
                 return True
             if not watching and taken == steps and times[-1] < CHEAP_STEP_S:
                 return True  # a third step is closer to the steady state
-            # Blocks that still move may not fit in a later step, even if no more memory is in use.
+            # While the allocator's blocks still move, a later step may not fit, even if no more memory is in use.
             grows = _rises(levels[-2:]) and (watching or on_device)
             may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
             may_move |= watching and on_device and layouts[-1] is not None
@@ -380,18 +370,13 @@ class Session:
             has_time = time.monotonic() + 2 * times[-1] < until
             return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
 
-        try:
-            while wants_more():
-                times.append(self._step(size, elements))
-                levels.append(gauge.level())
-                retries.append(gauge.retries())
-                if isinstance(gauge, DeviceGauge):
-                    layouts.append(self.accel.memory_layout() if watching else None)
-                    reserved.append(gauge.reserved)
-        except GpucheckError as error:
-            return {"ok": False, "stage": "step", "error": _as_data(error)}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
+        while wants_more():
+            times.append(self._step(size, elements))
+            levels.append(gauge.level())
+            retries.append(gauge.retries())
+            if isinstance(gauge, DeviceGauge):
+                layouts.append(self.accel.memory_layout() if watching else None)
+                reserved.append(gauge.reserved)
         peak, compute_peak = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {
@@ -401,9 +386,9 @@ class Session:
             "steps_s": times,
             "allocation_retries": retries[-1] - retries[0],
             "retries_always": _retries_always(retries),
-            "levels_bytes": self._collected(levels),
+            "levels_bytes": self._without_cycles(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
-            "outside_bytes": gauge.outside_most if isinstance(gauge, DeviceGauge) else 0,
+            "outside_bytes": gauge.outside_peak if isinstance(gauge, DeviceGauge) else 0,
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "state_bytes": workload.state_bytes,
             "gradient_bytes": workload.gradient_bytes,
@@ -421,15 +406,15 @@ class Session:
                 self.workload.optimizer.zero_grad(set_to_none=True)
             gc.collect()
 
-    def _collected(self, levels: list[int]) -> list[int]:
-        """Return the levels; an empty list if garbage collection frees the growth, because cycles are not a leak."""
+    def _without_cycles(self, levels: list[int]) -> list[int]:
+        """Return the levels, or an empty list if garbage collection frees the growth: cycles are not a leak."""
         if len(levels) < LEAST_LEVELS or not _rises(levels[1:]):
             return levels
         gc.collect()
         return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, elements: list[int]) -> float:
-        """Return the time of one step, including the device's work. It creates a new batch, as a data loader does."""
+        """Run one step with a new batch. Return its time in seconds, including the device's work."""
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
@@ -437,7 +422,7 @@ class Session:
         step(self.workload, self._batch, after_backward=mark, kept=self._output)
         self.accel.synchronize()
         took = time.perf_counter() - started
-        # The forward pass ends here in inference, and no optimizer steps.
+        # In inference, the forward pass ends here, and there is no optimizer.
         self.gauge.mark(computing=self.workload.optimizer is None)
         return took
 
@@ -449,12 +434,11 @@ def _retries_always(retries: list[int]) -> bool:
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
-    """Return whether the allocator's blocks are the same after the last two steps; False in the first steps."""
+    """Return whether the allocator's blocks are the same after the last two steps, of at least four."""
     return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
 
 
 def _rises(levels: list[int]) -> bool:
-    """Return whether each level exceeds the previous one by more than noise."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
 
 
@@ -471,16 +455,14 @@ def _failure(error: BaseException) -> Json:
 
 def _as_data(error: GpucheckError) -> Any:
     """Return one of gpucheck's own errors as plain data, with the traceback of the user's code if there is one."""
-    own = error.trace if isinstance(error, TargetError) else ""
-    return child_stdio.raised(error, own or traceback.format_exc())["raised"]
+    trace = error.trace if isinstance(error, TargetError) else ""
+    return child_stdio.raised(error, trace or traceback.format_exc())["raised"]
 
 
-def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
-    """Import the user's target and, on a CPU, set the baseline; None for a built-in target. Raises TargetError.
-
-    Libraries that the target imports belong to the baseline. Tensors that it created belong to the model.
-    """
-    # Libraries map more memory than they use, so only the machine's memory is the limit until they are loaded.
+def import_target(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
+    """Return the target's factory, or None for a built-in target. On a CPU, add the libraries that the target imports
+    to the baseline, but not the tensors that it creates. Raises TargetError."""
+    # Libraries map more memory than they use, so the only limit during the import is the machine's memory.
     if isinstance(gauge, CpuGauge) and setup.guard_bytes is not None:
         set_guard(host.memory().usable)
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
@@ -488,16 +470,16 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
     before = tensor_bytes_held()
     factory = None if target.built_in is not None else find(target)
     if isinstance(gauge, CpuGauge):
-        made = tensor_bytes_held() - before
+        created = tensor_bytes_held() - before
         if factory is not None:
-            gauge.baseline = max(gauge.baseline, (gauge.accel.memory().resident_bytes or 0) - made)
+            gauge.baseline = max(gauge.baseline, (gauge.accel.memory().resident_bytes or 0) - created)
         if setup.guard_bytes is not None:
-            set_guard(setup.guard_bytes - made)
+            set_guard(setup.guard_bytes - created)
     return factory
 
 
 def load_for(setup: Setup, device: torch.device, factory: Callable[[], Any] | None = None) -> Workload:
-    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises as `load`."""
+    """Build the workload of a setup on a device. Import its target unless `factory` is given. Raises TargetError."""
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
         parse_target(setup.target),

@@ -1,12 +1,12 @@
-"""The child that estimates: runs steps on tensors without data, and counts their bytes. Started by `command.estimate`.
+"""The child process of an estimate: it runs steps on tensors without data and counts their bytes.
 
-It reads one line: a setup, the room for tensors and the range of sizes. It writes one line: the largest size whose
-tensors fit, its peaks over two steps, and the smallest size. Contexts, workspaces and memory that an allocator rounds
-up or cannot reuse are not counted.
+The child reads a setup, the bytes for tensors and the range of sizes. The child answers with the largest size whose
+tensors fit, the peaks of this size over two steps, and the smallest size. Contexts, workspaces, and memory that an
+allocator rounds up or cannot reuse are not counted.
 """
 
 # mypy: disable-error-code="misc"
-# The type checker sees torch's classes as Any, and a class here derives from one of them.
+# A class here derives from a class of torch, whose type is Any.
 from __future__ import annotations
 
 import contextlib
@@ -32,29 +32,27 @@ TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchD
 FakeTensorMode = torch_private.need("torch._subclasses.fake_tensor.FakeTensorMode")
 tree_leaves = torch_private.need("torch.utils._pytree.tree_leaves")
 tree_map_only = torch_private.need("torch.utils._pytree.tree_map_only")
-for _table in ("_parameters", "_buffers"):  # These tables of a module receive fake tensors.
+for _table in ("_parameters", "_buffers"):  # fake tensors replace the tensors in these tables of a module
     torch_private.need(f"torch.nn.Module().{_table}")
 
 
 class StorageCounter(TorchDispatchMode):
-    """Counts the bytes of the storages that operations return, each once, until it is freed. Keeps peaks by phase."""
+    """Counts the bytes of the storages that operations return, until each storage is freed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.memory = Memory[None](block_bytes=1)
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Count a tensor's storage from now on."""
         if tensor.device.type == "cpu" and tensor.layout is torch.strided:
             self.memory.put(tensor.untyped_storage(), is_held=True)
 
     def mark(self) -> int:
-        """Return the peak in bytes since the last mark, and begin a new phase."""
+        """Return the peak in bytes of the phase that ends here, and begin a new phase."""
         peak, self.memory.peak_since_reset = self.memory.peak_since_reset, self.memory.allocated
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count what it returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -62,13 +60,13 @@ class StorageCounter(TorchDispatchMode):
         return result
 
 
-# The second step holds the optimizer's state from its beginning, as every later one does.
+# The optimizer's state exists from the beginning of the second step on.
 STEPS = 2
-# Torch's optimizers use foreach by default on these devices, but not for the fake CPU tensors, so `Fake` turns it on.
+# Torch's optimizers use foreach by default on these devices. `Fake` enables it for its tensors on the CPU.
 FOREACH_DEVICES = ("cuda", "xpu")
-# The relative tolerance of the estimate, and the relative noise of the counted peaks, which is almost none.
-TOLERANCE, EXACT = 0.005, 1e-4
-# The most sizes that a search runs. Most searches need fewer; a search may need all if memory grows in steps.
+# The relative tolerance of the estimate, and the relative noise of the counted peaks, which are almost exact.
+TOLERANCE, NOISE = 0.005, 1e-4
+# The most sizes that a search runs. A search may need all of them if memory grows in steps.
 MOST_SIZES = 40
 
 
@@ -77,15 +75,14 @@ def main() -> int:
     request = channel.receive()
     import_compiler()
     setup = from_json(Setup, request)
-    answer = _estimated(setup, request["room_bytes"], request["lowest"], request["highest"])
-    channel.send(answer)
+    channel.send(_estimate(setup, request["room_bytes"], request["lowest"], request["highest"]))
     return 0
 
 
-def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -> Json:
-    """Return the largest size within `room_bytes`, found as in real trials."""
+def _estimate(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -> Json:
+    """Return the largest size within `room_bytes`, or the reason why the workload cannot be estimated."""
     fake, smallest, first, why = None, 0, {}, ""
-    for build_on in ("meta", "cpu"):  # on the meta device without memory if the model allows it, else on the host
+    for build_on in ("meta", "cpu"):  # some models cannot be built on the meta device, which needs no memory
         try:
             fake = Fake(setup, build_on)
             smallest = min(lowest or fake.workload.smallest_batch, highest)
@@ -96,8 +93,7 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
             sys.stderr.write(traceback.format_exc())
     if fake is None:
         return {"ok": False, "why": why}
-    search = SizeSearch(minimum=smallest, cap=highest, start=smallest, tolerance=TOLERANCE, noise=EXACT)
-    search.budget_bytes, search.extra_trials = room_bytes, MOST_SIZES
+    search = SizeSearch(smallest, highest, TOLERANCE, room_bytes, start=smallest, noise=NOISE, extra_trials=MOST_SIZES)
     sizes: dict[int, Json] = {smallest: first}
     while len(search.trials) < MOST_SIZES and (attempt := search.next()) is not None:
         size = attempt.size
@@ -105,7 +101,7 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
             try:
                 sizes[size] = fake.run(size)
             except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything here
-                sizes[size] = {}  # the size does not run, whatever the reason: a kernel's limit or an overflow
+                sizes[size] = {}  # after any error, such as a kernel's limit or an overflow, the size does not run
         peak, computing = sizes[size].get("peak_bytes"), sizes[size].get("compute_peak_bytes")
         outcome: Outcome = "size-limit" if peak is None else "fits" if peak <= room_bytes else "over-budget"
         result = TrialResult(batch_size=size, purpose=attempt.purpose, outcome=outcome, peak_bytes=peak)
@@ -122,42 +118,41 @@ def _in_words(error: BaseException) -> str:
 
 
 class Fake:
-    """A workload of fake CPU tensors: fake CUDA tensors would end the process if torch is built for the CPU only."""
+    """A workload of fake CPU tensors. Fake CUDA tensors would end the process if torch is built for the CPU only."""
 
     def __init__(self, setup: Setup, build_on: str) -> None:
-        """Build the workload on a device; on the CPU, within `setup.guard_bytes` of memory."""
+        """Build the workload on the device `build_on`. On the CPU, `setup.guard_bytes` limits the memory."""
         if build_on == "cpu" and setup.guard_bytes is not None:
             set_guard(setup.guard_bytes)
         with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
             workload = load_for(setup, torch.device(build_on))
-        # A loss or a module may hold tensors that are neither parameters nor buffers. They remain real tensors.
+        # A loss or a module may have tensors that are neither parameters nor buffers. These tensors remain real.
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.workload, self.device = workload, torch.device("cpu")
         with self.mode:
             self._replace_tensors()
         workload.device = self.device
-        foreach = setup.device.split(":")[0] in FOREACH_DEVICES
+        uses_foreach = setup.device.split(":")[0] in FOREACH_DEVICES
         for group in workload.optimizer.param_groups if workload.optimizer is not None else ():
-            if foreach and group.get("foreach", False) is None and not group.get("fused"):
+            if uses_foreach and group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
 
     def _replace_tensors(self) -> None:
-        """Put an empty fake in each parameter's and buffer's place; tied ones stay tied."""
-        known: dict[int, Any] = {}
-        originals: list[Any] = []  # kept until the end: an id is unique only while its object lives
+        """Replace each parameter and buffer with an empty fake tensor. Tied tensors stay tied."""
+        fakes: dict[int, Any] = {}
+        originals: list[Any] = []  # an id is unique only while its object lives
 
-        def fake(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) not in known:
+        def fake(tensor: torch.Tensor) -> Any:
+            if id(tensor) not in fakes:
                 originals.append(tensor)
                 empty = torch.empty_like(tensor, device=self.device)
                 if isinstance(tensor, torch.nn.Parameter):
                     empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
-                known[id(tensor)] = empty
-            placed: torch.Tensor = known[id(tensor)]
-            return placed
+                fakes[id(tensor)] = empty
+            return fakes[id(tensor)]
 
-        modules = [part for part in (self.workload.model, self.workload.loss) if isinstance(part, torch.nn.Module)]
-        for module in (module for part in modules for module in part.modules()):
+        roots = [root for root in (self.workload.model, self.workload.loss) if isinstance(root, torch.nn.Module)]
+        for module in (module for root in roots for module in root.modules()):
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
@@ -166,7 +161,7 @@ class Fake:
             group["params"] = [fake(parameter) for parameter in group["params"]]
 
     def run(self, size: int) -> Json:
-        """Return the peaks in bytes of two steps with batches of `size`, and the bytes held between the steps."""
+        """Run two steps with batches of `size`. Return their peaks, and the memory of weights, gradients and state."""
         workload = self.workload
         if workload.optimizer is not None:
             workload.optimizer.zero_grad(set_to_none=True)
@@ -179,10 +174,10 @@ class Fake:
             for _ in range(STEPS):
                 marks: list[int] = []
                 step(workload, self._batch(size), after_backward=lambda: marks.append(storages.mark()))  # noqa: B023
-                rest = storages.mark()
+                last_peak = storages.mark()
                 # Inference has only the forward pass.
-                compute = max(compute, *(marks or [rest]))
-                optimizer = max(optimizer, rest if marks else 0)
+                compute = max(compute, *(marks or [last_peak]))
+                optimizer = max(optimizer, last_peak if marks else 0)
         return {
             "peak_bytes": max(compute, optimizer),
             "compute_peak_bytes": compute,
@@ -193,14 +188,14 @@ class Fake:
         }
 
     def _batch(self, size: int) -> Batch:
-        """Return a batch on the fake device, whatever device the workload was built on."""
+        """Return a batch on the fake device. Some batches are made on the device of the build."""
 
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
+        def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if tensor.device == self.device else torch.empty_like(tensor, device=self.device)
 
         batch = self.workload.make_batch(size)
-        parts = batch.arguments, batch.keywords, batch.reference
-        return Batch(*(tree_map_only(torch.Tensor, moved, part) for part in parts))
+        trees = batch.arguments, batch.keywords, batch.reference
+        return Batch(*(tree_map_only(torch.Tensor, move, tree) for tree in trees))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`gpucheck bench …`: a command for each row of the table of benchmarks, run in this process or in fresh ones."""
+"""The commands `gpucheck bench …`, one for each row of `BENCHMARKS`, run in this process or in new processes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,6 @@ class RepeatOptions:
     )
     baseline: str | None = option("Compare with an earlier result in FILE (.json).", metavar="FILE", group=LIMITS)
 
-    @property
-    def count(self) -> int:
-        """Return the number of processes; 1 means that this process measures."""
-        from gpucheck.compare.comparison import USUAL_RUNS
-
-        return self.runs or (USUAL_RUNS if self.baseline else 1)
-
 
 COMMANDS = tuple(
     Command(
@@ -59,15 +52,15 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     if common.given.get("fail_if_slower") and not repeat.baseline:
         raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
     place = launcher.place(os.environ) if benchmark.of_several else None
-    if repeat.baseline or repeat.count > 1:
+    if repeat.baseline or (repeat.runs or 1) > 1:
         if place is not None:
             fix = "run the launcher again, and `gpucheck compare` the files"
-            raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
+            raise UsageError("--runs and --baseline need one process", "a launcher started several processes", fix)
         return _again(common, options, repeat)
     from gpucheck.machine import installed_torch
 
     def measure(emit: Emit, **more: Any) -> None:
-        # Every benchmark imports torch. It is imported here, so that a signal cannot interrupt the import halfway.
+        # Every benchmark imports torch. Here a signal cannot interrupt the import halfway.
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import BenchInputs
 
@@ -85,10 +78,10 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the benchmark in fresh processes, and compare the result with the baseline."""
     from gpucheck.bench import devices
     from gpucheck.bench.judge import judge
     from gpucheck.cli import session
+    from gpucheck.compare.comparison import USUAL_RUNS
     from gpucheck.machine import saved
 
     limit = results.limit_of(common.given.get("fail_if_slower"))
@@ -96,7 +89,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     arguments = arguments_of(common)
 
     def work(emit: Emit) -> None:
-        after = devices.repeated(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
+        after = devices.repeated(arguments, repeat.runs or USUAL_RUNS, emit, budget_s=options.time_budget_s or 0.0)
         if before is not None:
             results.conclude(before, after, limit, emit, common)
 
@@ -105,7 +98,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 def arguments_of(common: Common) -> list[str]:
     """Return the command line of one run, without the options of the comparison."""
-    own = ("runs", "baseline", "fail_if_slower")
-    given = {name: value for name, value in common.given.items() if name not in own}
-    given |= {"device": common.device, "config": common.config}
-    return [*common.command.split(), *retyped(common.command, given)]
+    comparing = ("runs", "baseline", "fail_if_slower")
+    values = {name: value for name, value in common.given.items() if name not in comparing}
+    values |= {"device": common.device, "config": common.config}
+    return [*common.command.split(), *retyped(common.command, values)]

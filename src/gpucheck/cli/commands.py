@@ -1,4 +1,4 @@
-"""The table of commands and their options. Each row names modules that are loaded once its command is chosen."""
+"""The table of commands and their options. The modules that a row names are loaded only if its command is chosen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # the overview needs no settings
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command or a group of commands, which has rows in `commands`.
+    """A command, or a group whose rows are in `commands`.
 
-    `about` is the description and the examples; its first sentence is the line in the overview, and `heading` stands
-    there above this row and those that follow. Places written `module:name` are loaded once the command is chosen. A
-    `function` in gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)`
-    and runs in a session. `options` is a dataclass, and so is `extra_options`, a second one for the function. `device`
-    is the default of `--device`, if there is one; with `one_device` it does not accept `all`. A command without
-    `loads_torch` also works if the current folder was removed. `other_python` adds `--python`.
+    `about` is the description and the examples. The overview shows the first sentence of `about`, and `heading` above
+    it. A text `module:name` names an object of a module that is loaded once the command is chosen. A `function` in
+    gpucheck.cli takes `(common, options)` and returns the exit status. Any other `function` takes `(options, emit)` and
+    runs in a session. `options` and `extra_options` are dataclasses, and the function gets both. `device` is the
+    default of `--device`, or None without this option. With `one_device`, `--device all` is refused. Without
+    `loads_torch`, the command also works in a removed folder. `other_python` adds `--python`.
     """
 
     name: str
@@ -42,12 +42,10 @@ class Command:
 
     @property
     def paragraphs(self) -> list[str]:
-        """Return the description without the examples."""
         return [part for part in cleandoc(self.about).split("\n\n") if not part.startswith("$ ")]
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """Return the lines to type: those of the description behind a `$`."""
         return tuple(line.removeprefix("$ ") for line in cleandoc(self.about).splitlines() if line.startswith("$ "))
 
 
@@ -63,14 +61,14 @@ PROGRAM = Command(
 )
 
 
-# The order is that of the overview.
+# The overview has the same order.
 COMMANDS: tuple[Command, ...] = (
     Command(
         "status",
         """Show whether torch can use the GPUs, and each GPU in a line.
 
-        The same as `gpucheck` without a command. Reads what `devices` and `doctor --skip load` read, in at most 10 s,
-        or longer while the driver starts its GPUs.
+        `gpucheck` without a command does the same. Reads the same data as `devices` and `doctor --skip load`, in at
+        most 10 s, or longer while the driver starts its GPUs.
 
         $ gpucheck status
         $ gpucheck --python ~/venv/bin/python
@@ -109,9 +107,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "explain",
-        """Explain an error message and say what to do.
+        """Explain an error message and how to fix it.
 
-        Also prints the entry of an ID, such as oom.cuda.
+        Also explains an ID, such as oom.cuda.
 
         $ gpucheck explain "CUDA out of memory"
         $ python train.py 2>&1 | gpucheck explain
@@ -251,7 +249,7 @@ COMMANDS: tuple[Command, ...] = (
         "judge",
         """Judge a saved benchmark by other thresholds, without measuring.
 
-        The thresholds come from --config; if it sets none for this benchmark, from the document.
+        The thresholds come from --config. If --config has none for this benchmark, the document's own thresholds apply.
 
         $ gpucheck judge result.json
         $ gpucheck judge result.json --config strict.toml
@@ -265,8 +263,8 @@ COMMANDS: tuple[Command, ...] = (
         "report",
         """Make one HTML page of saved results, to send to somebody.
 
-        It has the verdicts and fixes first, then tables, and needs no network. Exits with 0 once the page is written,
-        whatever the results say.
+        The page shows verdicts and fixes first, then tables, and needs no network. The exit status is 0 once the page
+        is written, even if the results have failures.
 
         $ gpucheck report result.json --output page.html
         $ gpucheck report smoke.json bench.json --output page.html
@@ -299,25 +297,25 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )
 
-# The variables that set an option where the command line does not, by the option's key.
+# The environment variable for each of these options, by the option's key. The command line takes precedence.
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# The doctor's time budget limits the wait for torch, so the variable does not set it: a budget for benchmarks would
-# make a slow import look like a hang.
+# The variable does not set the doctor's time budget, which limits the wait for torch: with a budget for benchmarks, a
+# slow import would look like a hang.
 OWN_LIMIT = "doctor", "time_budget"
 
 
 @functools.cache
 def commands_in(group: str = "") -> dict[str, Command]:
-    """Return the rows of a group, or of the program, by the last word of their names; empty for any other name."""
+    """Return the rows of a group, or of the program, by the last word of their names. Other names have no rows."""
     row = find(group)
     rows = resolve_name(row.commands) if row is not None and row.commands else ()
     return {row.name.split()[-1]: row for row in rows}
 
 
 def find(name: str) -> Command | None:
-    """Return the row of a command, or of the program if `name` is empty; None for an unknown command."""
-    group, _, own = name.rpartition(" ")
-    return commands_in(group).get(own) if name else PROGRAM
+    """Return the row of a command, or of the program if `name` is empty, or None for an unknown command."""
+    group, _, last_word = name.rpartition(" ")
+    return commands_in(group).get(last_word) if name else PROGRAM
 
 
 def names() -> list[str]:
@@ -326,15 +324,14 @@ def names() -> list[str]:
 
 
 def is_in(text: str) -> bool:
-    """Return whether the text contains a gpucheck command line that can be typed."""
-    begins = "|".join(row.name for row in COMMANDS)
-    return re.search(rf"\bgpucheck (--?[a-zA-Z]|({begins})\b)", text) is not None
+    first_words = "|".join(row.name for row in COMMANDS)
+    return re.search(rf"\bgpucheck (--?[a-zA-Z]|({first_words})\b)", text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every command takes. `config` is the value of --config, and `settings` has the thresholds of the
-    options and the file. `given` holds the command's own options as typed, so that another process can repeat them."""
+    """The options of every command. `settings` has the thresholds of the options and of the file `config`. `given` has
+    the command's own options as typed, so that another process can repeat them."""
 
     command: str
     device: str = "auto"
@@ -365,25 +362,25 @@ class Common:
 
 @functools.cache
 def parameters(name: str) -> tuple[Option, ...]:
-    """Return all options of a command in the order of its help page: its own, its thresholds and the shared ones."""
+    """Return all options of a command in the order of its help page: own options, thresholds and shared options."""
     row = find(name)
     if row is None or not row.options:
         return ()
     from gpucheck import config
 
-    own = [option for place in (row.options, row.extra_options) if place for option in declared(resolve_name(place))]
+    own = [option for path in (row.options, row.extra_options) if path for option in declared(resolve_name(path))]
     # A benchmark with --baseline can also have the thresholds of `compare`.
-    judged = (name, "compare") if row.extra_options else (name,)
+    with_thresholds = (name, "compare") if row.extra_options else (name,)
     thresholds = [
         Option(limit.help, field=limit.key, name=limit.option, metavar=limit.metavar, group=LIMITS, range=limit.range)
         for limit in config.THRESHOLDS
-        if limit.command in judged
+        if limit.command in with_thresholds
     ]
     return tuple(option for _, members in grouped([*own, *thresholds, *shared(row)]) for option in members)
 
 
 def shared(row: Command) -> list[Option]:
-    """Return the options that a command shares with others, including `--device` if it has a default."""
+    """Return the options that a command shares with others, including `--device` and `--python` if it takes them."""
     options = [*declared(Common)]
     if row.device is not None:
         text = f"Device: auto, cpu, cuda, cuda:1, mps, xpu{'' if row.one_device else ', all'} or a UUID."
@@ -395,26 +392,25 @@ def shared(row: Command) -> list[Option]:
     return options
 
 
-def retyped(name: str, given: Mapping[str, Any]) -> list[str]:
-    """Return a command's options in the form in which they are typed, from their values by key."""
+def retyped(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return a command's options as arguments of a command line, from their values by key."""
     words = []
     for parameter in parameters(name):
-        value = given.get(parameter.key)
+        value = values.get(parameter.key)
         for text in value if isinstance(value, list) else [value] if value else []:
             words.append(parameter.name if parameter.is_flag else f"{parameter.name}={text}")
     return words
 
 
 def usage(name: str) -> str:
-    """Return the usage line of a command, of the program or of a group."""
     row = find(name)
-    called = f"gpucheck {name}".strip()
+    program = f"gpucheck {name}".strip()
     if row is None or row.commands:
-        return f"{called} [OPTIONS] COMMAND [ARGS]..."
-    # Arguments are named by their options, because typer's brackets differ by version.
+        return f"{program} [OPTIONS] COMMAND [ARGS]..."
+    # Arguments have the names in the options, because typer's brackets differ by version.
     arguments = [
         argument.metavar if argument.required else f"[{argument.metavar.strip('[]')}]"
         for argument in parameters(name)
         if argument.positional
     ]
-    return " ".join([called, "[OPTIONS]", *arguments])
+    return " ".join([program, "[OPTIONS]", *arguments])

@@ -1,4 +1,4 @@
-"""`gpucheck fleet …`: check one node, and judge all nodes."""
+"""The commands `gpucheck fleet …`: check one node, and judge all nodes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ COMMANDS = (
         "fleet check",
         """Check this node: devices, doctor, smoke, a short bench.
 
-        Each part has a time limit, which holds even where a call never returns.
+        Each part has a time limit, which applies even if a call hangs.
 
-        Start it on every node with torchrun, srun, mpirun or a Kubernetes Job. Only one rank of a node runs the check.
-        Read the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
+        Start the check on every node with torchrun, srun, mpirun or a Kubernetes Job. Only one rank of a node runs it.
+        Judge the documents in --gather with `gpucheck fleet judge`. Without a launcher, only this node is checked.
 
         $ gpucheck fleet check
         $ srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks
@@ -42,9 +42,9 @@ COMMANDS = (
         "fleet judge",
         """Find the bad nodes of a run of `fleet check`.
 
-        Compares each node and device with the same model on other nodes. A node without a document, or whose check
-        stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
-        Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
+        Compares each node and device with the same model on other nodes. A node is silent, and never good, if it has no
+        document or its check stopped. A model on fewer than 5 nodes is compared only within each node.
+        For the folder of `gpucheck run --output DIR/` under torchrun, shows which rank delays the job.
 
         $ gpucheck fleet judge /shared/checks
         $ gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists
@@ -58,7 +58,7 @@ COMMANDS = (
 
 
 class NoDocument(CannotLook):
-    """The folder has no document, neither a valid nor a refused one."""
+    """The folder has no document, not even a refused one."""
 
 
 def judge(common: Common, options: FleetJudgeOptions) -> int:
@@ -79,9 +79,9 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
             emit(Judged(finding))
         return
     with device_lifetime.loading(is_ours=False):  # reading creates millions of small objects
-        judged, notices = _waited(options, emit)
-    others = next((row.evidence["runs"] for row in judged.findings if row.id == "fleet.other_run"), ())
-    if not judged.result.nodes and not judged.result.refused and not others:  # the error is the whole answer
+        judged, notices = _judge_all(options, emit)
+    other_runs = next((row.evidence["runs"] for row in judged.findings if row.id == "fleet.other_run"), ())
+    if not judged.result.nodes and not judged.result.refused and not other_runs:
         raise NoDocument(f"no node's document is in {shlex.join(options.paths)}", "", _FILES)
     for text in notices:
         emit(Notice(text))
@@ -91,24 +91,24 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
     if judged.result.counts["blind"] == len(judged.result.nodes):
         what = "no node could be checked" if judged.result.nodes else "no node's document was found"
         fix = "check the folder given to --gather and the nodes' output"
-        if options.run and others:
-            fix = f"name a run that is there: {' or '.join(f'--run {shlex.quote(name)}' for name in others)}"
+        if options.run and other_runs:
+            fix = f"name an existing run: {' or '.join(f'--run {shlex.quote(name)}' for name in other_runs)}"
         raise CannotLook(what, "nothing was judged", fix)
 
 
-def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[FleetJudgement, tuple[str, ...]]:
-    """Return the judgement once all nodes have finished, or the wait is over."""
+def _judge_all(options: FleetJudgeOptions, emit: Emit) -> tuple[FleetJudgement, tuple[str, ...]]:
+    """Return the judgement and notices once all nodes have finished, or `--wait` is over. Raises UsageError."""
     from gpucheck.fleet import documents
     from gpucheck.fleet import judge as judging
     from gpucheck.report.events import Progress
 
     deadline = time.monotonic() + (options.wait_s or 0.0)
-    of_folders = any(os.path.isdir(path) for path in options.paths)
+    has_folders = any(os.path.isdir(path) for path in options.paths)
     while True:
-        if of_folders:
+        if has_folders:
             emit(Progress("reading documents"))
         read = documents.read(options.paths)
-        if read.refused and not read.documents and not of_folders:
+        if read.refused and not read.documents and not has_folders:
             raise UsageError(f"{read.refused[0].path!r} is not a node's document", read.refused[0].why, _FILES)
         judged = judging.judge(
             read.documents,
@@ -118,9 +118,9 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[FleetJudgement, tup
             max_bad=options.max_bad,
             devices=options.devices,
         )
-        silent = judged.result.counts["silent"] or not judged.result.nodes
+        has_silent = judged.result.counts["silent"] or not judged.result.nodes
         left_s = deadline - time.monotonic()
-        if not silent or left_s <= 0 or "-" in options.paths:
+        if not has_silent or left_s <= 0 or "-" in options.paths:
             return judged, read.notices
         emit(Progress(f"waiting for {judged.result.counts['silent']} nodes"))
         time.sleep(min(2.0, left_s))  # network file systems show a new file after seconds
@@ -137,7 +137,9 @@ def _lists(folder: str | None) -> list[outputs.OutputFile]:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise CannotLook(f"--into {folder!r} cannot be made", error.strerror or "", "name a folder of yours") from error
+        raise CannotLook(
+            f"--into {folder!r} cannot be created", error.strerror or "", "give a writable folder"
+        ) from error
     contents: dict[str, outputs.Content] = {
         "good.txt": lambda report: listed(report, "good"),
         "bad.txt": lambda report: listed(report, "bad"),
@@ -145,14 +147,13 @@ def _lists(folder: str | None) -> list[outputs.OutputFile]:
         "fleet.prom": prometheus.metrics,
     }
     paths = {os.path.join(folder, name): content for name, content in contents.items()}
-    return [outputs.OutputFile("--into", path, {os.path.splitext(path)[1]: made}) for path, made in paths.items()]
+    return [outputs.OutputFile("--into", path, {os.path.splitext(path)[1]: text}) for path, text in paths.items()]
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:
-    """Check this node. The exit status suits a Slurm prolog if `--prolog` is given."""
     from gpucheck.cli import session
     from gpucheck.fleet.check import command
 
     code = session.run(common, lambda emit: command(options, emit))
-    # Slurm drains a node if its prolog fails, so an undecided check must not fail.
+    # Slurm drains a node if the prolog fails, so an undecided check must not fail.
     return code if not options.prolog or code in (errors.FAILED, errors.USAGE) else errors.OK

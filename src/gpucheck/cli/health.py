@@ -30,7 +30,7 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
     text: tuple[str, ...] = words(
-        "An error message, a traceback, an ID, or a file with a log. Without TEXT, read standard input from a pipe or "
+        "An error message, a traceback, an ID, or a log file. Without TEXT, read standard input from a pipe or "
         "file; with -, also from a terminal.",
         name="TEXT",
         metavar="[TEXT | ID | FILE | -]",
@@ -39,14 +39,13 @@ class ExplainOptions:
 
 
 def devices(common: Common, options: DevicesOptions) -> int:
-    """Read the devices once, or repeatedly with `--watch`."""
     if options.watch_s is not None and (common.json or common.output):
         why = "--json and --output write one result"
-        raise UsageError("--watch refreshes the screen", why, "give one or the other")
+        raise UsageError("--watch refreshes the screen", why, "omit one of them")
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, PreloadedChildren
     from gpucheck.machine.host import sleeping
 
-    # The readers start now, because they take as long to load as the rest of this process. macOS has no NVIDIA driver.
+    # The readers start first, because loading them takes as long as loading the rest. macOS has no NVIDIA driver.
     readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
     with PreloadedChildren(*readers) as ahead:
         from gpucheck.cli import session
@@ -61,20 +60,20 @@ def devices(common: Common, options: DevicesOptions) -> int:
 def doctor(common: Common, options: DoctorOptions) -> int:
     from gpucheck.cli import session
 
-    held: list[Evidence] = []  # empty if the command ends before it has read the machine
+    evidence: list[Evidence] = []  # empty if the command ends before it has read the machine
     files = []
     if options.bundle:
         from gpucheck.cli.outputs import OutputFile
         from gpucheck.doctor import bundle
 
-        formats = {".zip": lambda report: bundle.packed(report, held[0] if held else None)}
+        formats = {".zip": lambda report: bundle.packed(report, evidence[0] if evidence else None)}
         files = [OutputFile("--bundle", options.bundle, formats, mode=0o600)]
 
     def diagnose(emit: Emit) -> None:
         from gpucheck.doctor.command import command
         from gpucheck.report.events import Notice
 
-        held.append(command(options, emit))
+        evidence.append(command(options, emit))
         if files:
             emit(Notice(f"{options.bundle} contains only listed fields; review it before you share it"))
 
@@ -87,7 +86,7 @@ def smoke(common: Common, options: SmokeOptions) -> int:
     def check(emit: Emit) -> None:
         from gpucheck.machine import installed_torch
 
-        installed_torch.load(options.time_budget_s)  # from here on, Ctrl-C still gives a report
+        installed_torch.load(options.time_budget_s)  # after this import, Ctrl-C gives a report
         from gpucheck.smoke.command import command
 
         command(options, emit)
@@ -107,41 +106,41 @@ def stress(common: Common, options: StressOptions) -> int:
     return session.run(common, load, judge=judge)
 
 
-def explain(common: Common, asked: ExplainOptions) -> int:
+def explain(common: Common, options: ExplainOptions) -> int:
     from gpucheck.cli import session
 
-    given = " ".join(asked.text)
-    if asked.list_all and given:
+    argument = " ".join(options.text)
+    if options.list_all and argument:
         raise UsageError("--list takes no TEXT", "", "omit one of them")
     # Empty arguments are an error. Without arguments, the text comes from the pipe.
     has_pipe = sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
-    if not asked.list_all and not given.strip() and (asked.text or not has_pipe):
+    if not options.list_all and not argument.strip() and (options.text or not has_pipe):
         raise UsageError("no text to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
         from gpucheck.explain import command
 
-        if asked.list_all:
+        if options.list_all:
             command.listing(emit)
-        elif given in ("", "-") or (given.lower() not in command.entries() and os.path.isfile(given)):
-            text, cut_from_bytes = _end_of(given if given != "-" else "")
+        elif argument in ("", "-") or (argument.lower() not in command.entries() and os.path.isfile(argument)):
+            text, cut_from_bytes = _end_of(argument if argument != "-" else "")
             command.explain(text, emit, cut_from_bytes)
-        elif given.lower() in command.entries():
-            command.page(given.lower(), emit)
-        elif os.path.isdir(given):
-            raise UsageError(f"{given!r} is a folder", "", _FIX)
-        elif command.is_missing_file(given):
-            raise UsageError(f"the file {given!r} does not exist", "", _FIX)
-        elif command.is_id(given):
-            command.word(given.lower(), emit)
+        elif argument.lower() in command.entries():
+            command.page(argument.lower(), emit)
+        elif os.path.isdir(argument):
+            raise UsageError(f"{argument!r} is a folder", "", _FIX)
+        elif command.is_missing_file(argument):
+            raise UsageError(f"the file {argument!r} does not exist", "", _FIX)
+        elif command.is_id(argument):
+            command.word(argument.lower(), emit)
         else:
-            command.explain(given, emit)
+            command.explain(argument, emit)
 
     return session.run(common, answer)
 
 
 def _end_of(path: str) -> tuple[str, int | None]:
-    """Return the end of a file's or standard input's text and, if it was cut, its size. Raises UsageError."""
+    """Return the end of a text, and its size in bytes if it was cut, else None. An empty `path` is standard input."""
     from gpucheck.explain.command import MOST_BYTES
 
     name = repr(path) if path else "standard input"
@@ -161,7 +160,7 @@ def _end_of(path: str) -> tuple[str, int | None]:
 
 
 def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
-    """Return the first bytes, the last `most` bytes and the total. Holds at most about twice `most` in memory."""
+    """Return the first bytes, the last `most` bytes and the total size. Keep at most about `2 * most` in memory."""
     first, last, total = b"", bytearray(), 0
     while chunk := stream.read(2**16):
         first = first or chunk[:4]

@@ -1,7 +1,7 @@
 """Output files of a command, written through temporary files beside their targets.
 
-They are created before the work starts, so that a bad path fails at once, and an old file survives until the new one is
-complete. A command with several parts writes after each one, so that a kill loses at most one part.
+The temporary files are created before the work starts, so that a bad path fails at once, and an old file survives until
+the new file is complete. A command with several parts writes after each part, so that a kill loses at most one part.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpucheck import errors
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.report import Report, document
 
-# Cause and fix if a file's text does not fit into memory. This is not a bug.
+# Cause and fix if a file's text does not fit into memory, which is not a bug.
 OUT_OF_MEMORY = "memory ran out on the host", "free memory and run it again"
 Content = Callable[[Report], str | bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A requested file. `formats` maps suffixes to functions of the report. The umask applies to `mode`."""
+    """A requested file. `formats` maps each suffix to a renderer. The umask applies to `mode`."""
 
     option: str
     path: str
@@ -35,7 +35,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One file to write: its target, its temporary file, and the function that makes its content."""
+    """A file to write. `content` is the renderer for its suffix."""
 
     wanted: OutputFile
     target: Path
@@ -44,9 +44,9 @@ class Output:
 
     def put(self, report: Report) -> None:
         """Write the temporary file and move it to the target. Raises OSError and MemoryError."""
-        made = self.content(report)
-        self.temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
-        # There is no way to read the mask without setting it.
+        content = self.content(report)
+        self.temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+        # The umask cannot be read without setting it.
         os.umask(mask := os.umask(0o022))
         self.temporary.chmod(self.wanted.mode & ~mask)
         self.temporary.replace(self.target)
@@ -68,30 +68,30 @@ def formats() -> dict[str, Content]:
 
 
 class Outputs:
-    """The files of `--output`, and those in `extra_files`. Raises UsageError, and CannotLook for an unwritable one."""
+    """The files of `--output` and `extra_files`. Raises UsageError, and CannotLook for an unwritable file."""
 
     def __init__(self, paths: Sequence[str], extra_files: Sequence[OutputFile] = ()) -> None:
         self._files: list[Output] = []
         try:
             for wanted in (*(OutputFile("--output", path, formats()) for path in paths), *extra_files):
                 self._files.append(_opened(wanted))
-        except BaseException:  # Ctrl-C must not leave files behind either
+        except BaseException:  # even Ctrl-C must not leave temporary files behind
             self.discard()
             raise
 
     def update(self, report: Report) -> None:
-        """Write the report so far, ignoring errors: `write` reports them at the end. Pages and Prometheus files are
-        written only by `write`, because a monitor would take an unfinished run for a failed one."""
+        """Write the report so far. Ignore errors, which `write` reports at the end. Only `write` writes HTML pages and
+        Prometheus files, because a monitor would take an unfinished run for a failed run."""
         for output in self._files:
             if output.target.suffix.lower() in (".prom", ".html"):
                 continue
             with contextlib.suppress(OSError, MemoryError):
                 output.put(report)
-                # The next write uses the same temporary name, which is created again at once.
+                # The next write needs the temporary file again.
                 output.temporary.touch(mode=0o600, exist_ok=False)
 
     def write(self, report: Report) -> None:
-        """Write every file to its target, even if another one fails. Raises CannotLook."""
+        """Write every file to its target, even if another file fails. Raises CannotLook."""
         failed: list[CannotLook] = []
         for output in self._files:
             try:
@@ -111,18 +111,18 @@ class Outputs:
 
 
 def _opened(wanted: OutputFile) -> Output:
-    target = Path(os.path.realpath(wanted.path))  # a symbolic link is kept, and its target is written
+    target = Path(os.path.realpath(wanted.path))  # a symbolic link stays, and its target is written
     named, name = f"{wanted.option} {wanted.path!r}", Path(wanted.path).name.lower()
     suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)
     if suffix is None:
         raise UsageError(f"{named} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
-    # os.path is used because Path raises for unreadable folders and for names that are too long.
-    if os.path.exists(target) and not target.is_file():  # renaming would replace a device such as /dev/null
+    # Path.exists raises for unreadable folders and for long names, but os.path.exists does not.
+    if os.path.exists(target) and not target.is_file():  # a rename would replace a device such as /dev/null
         raise UsageError(f"{named} is {'a folder' if target.is_dir() else 'not a regular file'}", "", "give a file")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise CannotLook(f"{named} cannot be written", "the file is read-only", "give another file")
     try:
-        # The file is in the target's folder, so that the final rename stays on one file system.
+        # In the target's folder, the final rename stays on one file system.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
         fix = "give a file in a folder that you can write to"
@@ -133,9 +133,10 @@ def _opened(wanted: OutputFile) -> Output:
 
 
 def why(error: OSError | MemoryError) -> tuple[str, str]:
+    """Return the cause and the fix of a failed write."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
-    fix = "write it to another place"
+    fix = "write to another folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fix = "free disk space and run it again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

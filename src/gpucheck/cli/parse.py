@@ -1,4 +1,4 @@
-"""Parse a command line and call its command. Typer's commands are created from their rows once they are chosen."""
+"""Parse a command line and call its command. Typer's command is created from its row once it is chosen."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import read, refuse_empty
 
-# The oldest Python that gpucheck runs in.
+# The oldest Python version that runs gpucheck.
 OLDEST_PYTHON = (3, 10)
 
 
 class UnknownWords(TyperException):
-    """`words` is not a command of the group of `ctx`, or its command takes no such arguments."""
+    """The group of `ctx` has no command `words`, or the command of `ctx` does not take the arguments `words`."""
 
     def __init__(self, ctx: Any, what: str, words: Sequence[str]) -> None:
         self.ctx, self.words = ctx, " ".join(words)
@@ -33,29 +33,26 @@ class UnknownWords(TyperException):
 
 
 def name_of(context: Any) -> str:
-    """Return the whole name of a context's command; empty for the program."""
+    """Return the full name of a context's command. The program's name is empty."""
     return str(context.command_path).partition(" ")[2]
 
 
 def help_page(command: Any, ctx: Any, *, exit_codes: bool = True) -> str:
-    """Return the page of a command or group. Only the program's own page has the table of exit codes."""
     name = name_of(ctx)
     declared = {option.key for option in commands.parameters(name)}
-    # Options added by Typer, and those of the program.
+    # The options that Typer adds, and the options of the program.
     extra = [
         (", ".join(sorted(param.opts, key=len)) + (f" {param.metavar}" if param.metavar else ""), param.help)
         for param in command.get_params(ctx)
         if param.help and not param.hidden and param.name not in declared
     ]
     formatter = ctx.make_formatter()
-    # The least width that Typer itself allows is 50.
+    # Typer's own least width is 50.
     formatter.width = min(formatter.width, shutil.get_terminal_size().columns)
     return pages.page(name, extra, formatter, exit_codes=exit_codes)
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands. A command's module is loaded once the command is chosen."""
-
     get_help = help_page
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -73,7 +70,6 @@ class HelpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named. A group without a command prints its page."""
         code = super().invoke(ctx)
         if ctx.invoked_subcommand is None and self.callback is None:
             print(ctx.get_help())
@@ -95,27 +91,28 @@ class HelpCommand(TyperCommand):
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. If the command runs another program, everything from its name or `--` on belongs to that
-        program, and gpucheck's own options must not appear there."""
-        given = list(args)
-        program = next((option.key for option in commands.parameters(self.row.name) if option.verbatim), None)
-        ctx.allow_interspersed_args = program is None
-        rest: list[str] = super().parse_args(ctx, args)
-        if rest and not ctx.resilient_parsing:
-            raise UnknownWords(ctx, "unexpected argument", rest)
-        if words := ctx.params.get(program or ""):
-            before = given[: -len(words)]
+        """Parse the arguments. If the command runs a program, every argument from the program's name or `--` on belongs
+        to the program, and gpucheck's own options must come before."""
+        all_args = list(args)
+        program_key = next((option.key for option in commands.parameters(self.row.name) if option.verbatim), None)
+        ctx.allow_interspersed_args = program_key is None
+        unexpected: list[str] = super().parse_args(ctx, args)
+        if unexpected and not ctx.resilient_parsing:
+            raise UnknownWords(ctx, "unexpected argument", unexpected)
+        for option in commands.parameters(self.row.name):
+            if option.repeat:
+                ctx.params[option.key] = list(ctx.params.get(option.key) or ())
+        if words := ctx.params.get(program_key or ""):
+            before = all_args[: -len(words)]
             if before[-1:] != ["--"]:
                 resolve_name("gpucheck.program.options:refuse_misplaced")(words, before)
-        return rest
+        return unexpected
 
     def invoke(self, ctx: Any) -> int:
         row, typed = self.row, ctx.params
         if not row.options:
             return int(resolve_name(row.function)())
         for option in commands.parameters(row.name):
-            if option.repeat:
-                typed[option.key] = list(typed[option.key] or ())
             value = typed[option.key]
             for text in value if isinstance(value, list) else [value]:
                 if isinstance(text, str) and not option.verbatim:
@@ -138,21 +135,20 @@ class HelpCommand(TyperCommand):
         options: Any = read(resolve_name(row.options), typed)
         if hasattr(options, "device"):
             options = replace(options, device=common.device)
-        return begin(
-            row, common, options, *([read(resolve_name(row.extra_options), typed)] if row.extra_options else [])
-        )
+        extra_options = [read(resolve_name(row.extra_options), typed)] if row.extra_options else []
+        return begin(row, common, options, *extra_options)
 
 
 def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
-    """Run the command line as typed with another Python. The child does not use this environment's packages."""
+    """Run the same command line with another Python. The child does not use this environment's packages."""
     from gpucheck.machine import child, stack
 
     python = os.path.expanduser(typed.pop("python"))
-    if (unfit := stack.unfit(python, row.name, OLDEST_PYTHON)) is not None:
-        raise unfit
-    words = [*row.name.split(), *commands.retyped(row.name, typed)]
+    if (error := stack.unfit(python, row.name, OLDEST_PYTHON)) is not None:
+        raise error
+    arguments = [*row.name.split(), *commands.retyped(row.name, typed)]
     with child.own_folder() as root:
-        argv = child.python_argv("gpucheck.__main__", *words, python=python, root=root)
+        argv = child.python_argv("gpucheck.__main__", *arguments, python=python, root=root)
         program = child.Program(argv, env=os.environ)
         while (code := program.wait(86400)) is None:
             pass
@@ -160,15 +156,15 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
 
 
 def begin(row: Command, common: Common, options: Any, *extra_options: Any) -> int:
-    """Run a command with parsed options. Print only the names it would run if `--list` is given."""
+    """Run a command with parsed options. With `--list`, only print the names in `options.names()`."""
     if getattr(options, "list_all", False) and hasattr(options, "names"):
         if common.json or common.output:
-            raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
+            raise UsageError("--list prints names only", "--json and --output write a result", "omit one of them")
         rows = options.names()
-        column = max(len(name) for name, _ in rows)
-        print("\n".join(f"  {name:<{column}}  {text}" for name, text in rows))
+        width = max(len(name) for name, _ in rows)
+        print("\n".join(f"  {name:<{width}}  {text}" for name, text in rows))
         return errors.OK
-    try:  # A torch with MKL ends the process in a removed folder, which would look like a broken torch.
+    try:  # in a removed folder, a torch with MKL ends the process, which would look like a broken torch
         os.getcwd()
     except OSError as error:
         if row.loads_torch:
@@ -182,24 +178,24 @@ def begin(row: Command, common: Common, options: Any, *extra_options: Any) -> in
 
 
 def parameters(row: Command) -> list[Any]:
-    """Return the parameters that Typer makes of a class with a field for each option: text as typed, or None. Typer's
-    own parameter classes take other arguments in each of its versions."""
+    """Return Typer's parameters for the options of a command, whose values are texts as typed, or None. Typer makes
+    them from a dataclass, because the arguments of its own parameter classes differ by version."""
     declared: list[tuple[str, Any, Any]] = []
     for option in commands.parameters(row.name):
         has_variable = (row.name, option.key) != commands.OWN_LIMIT
-        how: Any = typer.Argument(metavar=option.metavar, show_default=False)
+        parameter: Any = typer.Argument(metavar=option.metavar, show_default=False)
         if not option.positional:
-            how = typer.Option(
+            parameter = typer.Option(
                 *option.names,
                 metavar=option.metavar or None,
                 help=option.help,
                 show_default=False,
                 envvar=commands.VARIABLES.get(option.key) if has_variable else None,
             )
-        kind: Any = bool if option.is_flag else list[str] if option.repeat else str
+        value_type: Any = bool if option.is_flag else list[str] if option.repeat else str
         default = field() if option.required else field(default=False if option.is_flag else None)
         is_optional = not (option.required or option.is_flag)
-        declared.append((option.key, Annotated[kind | None if is_optional else kind, how], default))
+        declared.append((option.key, Annotated[value_type | None if is_optional else value_type, parameter], default))
     app = typer.Typer(add_completion=False)
     app.command()(make_dataclass("taking", declared, kw_only=True))
     return get_command(app).params

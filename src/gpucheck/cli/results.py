@@ -1,4 +1,4 @@
-"""The commands on saved results: `gpucheck compare`, `judge`, `report`, and `schema`, which describes them."""
+"""The commands on saved results: `gpucheck compare`, `judge`, `report` and `schema`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Report
 
-# Errors of a judge if a case or a detail is missing or has another type. Cases and details have no schema.
+# A judge raises these errors if a case or a detail is missing or has another type. Cases and details have no schema.
 _OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration)
 
 
@@ -30,7 +30,6 @@ class CompareOptions:
 
 
 def compare(common: Common, options: CompareOptions) -> int:
-    """Compare two documents. The option `--fail-if-slower` adds a threshold."""
     from gpucheck.cli import session
     from gpucheck.machine.saved import load
 
@@ -40,16 +39,16 @@ def compare(common: Common, options: CompareOptions) -> int:
 
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
-    """Compare two documents and judge the differences. A threshold's finding names its origin."""
+    """Compare two documents and judge the differences. `limit` is the fraction of `--fail-if-slower`."""
     from gpucheck.compare.comparison import compare, judge
     from gpucheck.report.codec import to_json
     from gpucheck.report.events import Answered, Judged
 
     comparison = compare(old, new)
     emit(Answered("compare", comparison))
-    set_to = {threshold.id: threshold for threshold in common.thresholds}
+    thresholds = {threshold.id: threshold for threshold in common.thresholds}
     for finding in judge(comparison, limit):
-        if (threshold := set_to.get(finding.id)) is not None:
+        if (threshold := thresholds.get(finding.id)) is not None:
             origin = f"set by {threshold.origin}"
             message = f"{finding.message} ({origin})" if finding.message else origin
             finding = replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(threshold)})
@@ -57,7 +56,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
 
 
 def limit_of(text: str | None) -> float | None:
-    """Return the fraction in `--fail-if-slower 5%`, or None without the option. Raises UsageError."""
+    """Return the fraction of `--fail-if-slower`, 0.05 for `5%`, or None without the option. Raises UsageError."""
     return units.parse_percent(text, "--fail-if-slower") if text else None
 
 
@@ -69,7 +68,6 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge one document by the thresholds of the settings, else by its own."""
     from gpucheck.bench.judge import by_other_names
     from gpucheck.bench.judge import judge as judged
     from gpucheck.cli import session
@@ -84,34 +82,34 @@ def judge(common: Common, options: JudgeOptions) -> int:
     saved = _load(options.file)
     try:
         document = runs.merge([saved])
-        with contextlib.suppress(ArithmeticError):  # the real judgement below reports this bug of gpucheck
+        with contextlib.suppress(ArithmeticError):  # a bug of gpucheck, which the session below reports
             text.blocks(document.concluded(judged(document)), verbose=True)
     except _OTHER_SHAPE as error:
-        why = f"a detail of a row is not one that `gpucheck {saved.command}` writes ({type(error).__name__}: {error})"
+        why = f"`gpucheck {saved.command}` does not write rows with these details ({type(error).__name__}: {error})"
         raise UsageError(f"{options.file!r} cannot be judged", visible(why), "measure it again") from error
     ran = {part.id.partition(".")[0] for part in document.parts}
     limits = tuple(limit for limit in common.thresholds if limit.id.partition(".")[0] in ran)
     limits = limits or document.settings.thresholds
     settings = replace(common.settings or Settings(), thresholds=limits)
 
-    def tell(emit: Emit) -> None:
+    def replay(emit: Emit) -> None:
         for line in by_other_names(limits, document.facts, [part.device for part in document.parts if part.device]):
             emit(Notice(line, "warning"))
         for event in events_of(document):
-            # Messages of the measuring run are kept in the document, but are not shown again.
+            # Messages of the measuring run stay in the document, but are not shown again.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
         # A killed process leaves the file that it wrote after its last part. The next part was planned but not started.
-        is_cut = bool(saved.incomplete) and not saved.faults
-        cut = sorted({part.id for part in document.parts if part.ended is None and (part.begun or is_cut)})
-        if cut or is_cut:
-            title = "the run is incomplete"
-            emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
+        is_cut_off = bool(saved.incomplete) and not saved.faults
+        missing = sorted({part.id for part in document.parts if part.ended is None and (part.begun or is_cut_off)})
+        if missing or is_cut_off:
+            what, why = "the run is incomplete", ", ".join(missing)
+            emit(Skipped(Finding("judge.incomplete", "inconclusive", what, why, fix="measure it again")))
 
-    return session.run(replace(common, command=document.command, settings=settings), tell, judge=judged)
+    return session.run(replace(common, command=document.command, settings=settings), replay, judge=judged)
 
 
 def _load(path: str) -> Report:
-    """Load a benchmark's document. Raises UsageError if it is not one, or cannot be judged as a whole."""
+    """Load a benchmark's document. Raises UsageError for any other document, and for one without parts."""
     from gpucheck.bench.judge import check
     from gpucheck.machine.saved import load
 
@@ -120,7 +118,7 @@ def _load(path: str) -> Report:
         what, fix = f"{path!r} is a result of `gpucheck {document.command}`", "give a result of `gpucheck bench …`"
         raise UsageError(what, "only benchmarks can be judged again", fix)
     if not document.parts:
-        why = "it was cut off before the first, or written by an older gpucheck"
+        why = "the run was cut off before the first part, or an older gpucheck wrote the file"
         raise UsageError(f"{path!r} does not record which parts ran", why, "measure it again")
     check(document, repr(path))
     return document
@@ -137,7 +135,6 @@ class ReportOptions:
 
 
 def report(common: Common, options: ReportOptions) -> int:
-    """Write the page. The exit status reports whether it was written, and not what the results say."""
     from gpucheck.cli import session
     from gpucheck.cli.outputs import OUT_OF_MEMORY, OutputFile
     from gpucheck.machine.saved import load
@@ -148,7 +145,7 @@ def report(common: Common, options: ReportOptions) -> int:
 
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
-        why, fix = "no file for it was given", "add --output page.html"
+        why, fix = "no file for the page was given", "add --output page.html"
         if common.output:
             why, fix = f"{common.output[0]!r} is not an HTML file", "end the name in .html"
         raise UsageError("report writes a page", why, fix)
@@ -161,19 +158,19 @@ def report(common: Common, options: ReportOptions) -> int:
         page = html.sheet(named, serials=options.serials)
         answers = [html.answer_of(document) for _, document in named]
     except _OTHER_SHAPE as error:
-        why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
+        why = f"gpucheck does not write results with these details ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
     except MemoryError as error:
-        raise CannotLook("the page cannot be made", *OUT_OF_MEMORY) from error
+        raise CannotLook("the page cannot be created", *OUT_OF_MEMORY) from error
     title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
     finding = Finding("report.page", "info", title, html.counts([verdict for verdict, _ in answers]))
     others = tuple(path for path in common.output if path not in pages)
-    wanted = [OutputFile("--output", path, {".html": lambda _: page}) for path in pages]
-    return session.run(replace(common, output=others), lambda emit: emit(Judged(finding)), wanted)
+    files = [OutputFile("--output", path, {".html": lambda _: page}) for path in pages]
+    return session.run(replace(common, output=others), lambda emit: emit(Judged(finding)), files)
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
-    """Judge the folders as `fleet judge` does. Raises UsageError if they have no node's document."""
+    """Return the report of `fleet judge` on these folders. Raises UsageError if they have no node's document."""
     import gpucheck
     from gpucheck.cli import fleet
     from gpucheck.fleet.options import FleetJudgeOptions
@@ -186,8 +183,8 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
         fleet.conclude(FleetJudgeOptions(folders), collector)
     except fleet.NoDocument as error:
         fix = "give the folder of `gpucheck fleet check --gather`"
-        raise UsageError(f"{folders[0]!r} cannot be shown", "no node's document is in it", fix) from error
-    except CannotLook as error:  # this error is shown on the page too
+        raise UsageError(f"{folders[0]!r} cannot be shown", "the folder has no node's document", fix) from error
+    except CannotLook as error:  # the page shows this error
         collector(Skipped(of_error(error)))
         code = error.exit_code
     argv, version = ("fleet", "judge", *folders), gpucheck.__version__

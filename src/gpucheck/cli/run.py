@@ -1,4 +1,4 @@
-"""`gpucheck run`. The program owns stdout and the exit status, so the report goes to stderr."""
+"""The command `gpucheck run`. The program owns stdout and the exit status, so the report goes to stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # imported late: a help page does not need them
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Run the program, report what it did, and exit as it did."""
     from gpucheck.cli.outputs import Outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command
@@ -32,7 +31,7 @@ def run(common: Common, options: RunOptions) -> int:
     folders = [path for path in common.output if path.endswith(os.sep) or os.path.isdir(path)]
     paths = [os.path.join(path, "run.json") if path in folders else path for path in common.output]
     for path in folders:
-        with contextlib.suppress(OSError):  # opening the file reports the error
+        with contextlib.suppress(OSError):  # `Outputs` reports this error
             os.makedirs(path, exist_ok=True)
     if (rank := os.environ.get("RANK")) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
         # Under torchrun each rank writes its own file: rank 1 writes `run.rank1.json` instead of `run.json`.
@@ -43,7 +42,7 @@ def run(common: Common, options: RunOptions) -> int:
 
     def emit(event: Event) -> None:
         collector(event)
-        if isinstance(event, Notice) and not common.quiet:  # shown before the program runs
+        if isinstance(event, Notice) and not common.quiet:
             say(event.text, head="gpucheck: ")
 
     try:
@@ -60,9 +59,9 @@ def run(common: Common, options: RunOptions) -> int:
         print_error(error, debug=common.debug)
     except OSError as error:
         print_error(GpucheckError("the report could not be written", os.strerror(error.errno or 0)))
-    except Exception as error:  # noqa: BLE001 (a bug of ours is reported, and the program's status stays)
+    except Exception as error:  # noqa: BLE001 (gpucheck's bugs must not change the program's exit status)
         print_bug(error, sys.argv[1:])
-    # SystemExit bypasses the handling of gpucheck's own exit statuses, because this one is the program's.
+    # The exit status is the program's, so SystemExit bypasses gpucheck's own exit statuses.
     raise SystemExit(end_like(code))
 
 

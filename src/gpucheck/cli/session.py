@@ -1,4 +1,4 @@
-"""Run one command from its start to its exit status: record its events, show progress, and write one report."""
+"""Run a command from its start to its exit status: record events, show progress, and write one report."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:  # rich is loaded when there is something to print
 
     from gpucheck.cli.outputs import OutputFile, Outputs
 
-# The start of a command: the date for people, and a monotonic time to compute the duration.
+# The start of a command: the date for people, and the monotonic time for the duration.
 StartTime = tuple[datetime.datetime, float]
-# Exceptions that end the work early, with the message and the exit status.
+# The exceptions that end the work early, each with its message and exit status.
 CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
     watchdog.OutOfTime: (OUT_OF_TIME, errors.UNDECIDED),
     KeyboardInterrupt: ("interrupted: this is the report so far", errors.INTERRUPTED),
@@ -54,8 +54,8 @@ def run(
     common: Common, work: Callable[[Emit], None], extra_files: Sequence[OutputFile] = (), *, judge: Judge | None = None
 ) -> int:
     """Do the work, judge and show its events, write the report and the `extra_files`, and return the exit status.
-    The `judge` is called for every document; without one, the work emits its own findings. A UsageError before the
-    first result is raised again; everything else ends in a report: an interruption, a failed device, a bug."""
+    Without a `judge`, which is called for every document, the work emits its own findings. Only a UsageError before the
+    first result is raised again. After any other error, interruption or bug, there is a report."""
     files = None
     with _terminable():
         try:
@@ -64,7 +64,7 @@ def run(
 
                 files = Outputs(common.output, extra_files)
             session = _Session(common, files, judge)
-            with watchdog.guarded(session.lost, session.leave):
+            with watchdog.guarded(session.lost, session.out_of_time):
                 try:
                     code = _outcome(work, session, common)
                 finally:
@@ -77,30 +77,28 @@ def run(
 
 
 class _Session:
-    """A running command: its events so far, and its output files."""
-
     def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
         self.collector, self.began = Collector(), now()
         self.view = _live_view(common)
-        # True if the judge has raised, which is a bug of gpucheck.
-        self._misjudged = False
+        # True if the judge has raised an exception, which is a bug of gpucheck.
+        self._has_judge_failed = False
         self._shown: set[tuple[str, str | None]] = set()
-        # The thread that writes the report of a hung device holds this lock; later events are lost.
-        self._speaking = threading.RLock()
+        # The thread that writes the report of a hung device holds this lock. Later events are lost.
+        self._lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
         """Record an event and show it. Write the report so far after each part."""
-        with self._speaking:
+        with self._lock:
             watchdog.beat(event.step if isinstance(event, Progress) else "")
             self.collector(event)
             self.view(event)
-            # Any call to a device may abort this process from one of torch's threads, so results are written first.
-            urgent = isinstance(event, _RESULTS) and self.files is not None and watchdog.WATCHDOG.watched
-            if urgent or (isinstance(event, events.Finished) and (self.files is not None or self.judge is not None)):
-                # The report counts as undecided until the end, because more parts may follow.
+            # A later call to a device may abort this process from a thread of torch, so results are written at once.
+            is_urgent = isinstance(event, _RESULTS) and self.files is not None and watchdog.WATCHDOG.watched
+            if is_urgent or (isinstance(event, events.Finished) and (self.files is not None or self.judge is not None)):
+                # The report is undecided until the end, because more parts may follow.
                 report = self._report(errors.UNDECIDED, complete=False)
-                # Failures of the judge are shown at once. Undecided findings may still change, and wait for the end.
+                # Failures found by the judge are shown at once. Other findings may still change.
                 for finding in report.findings if self.judge is not None else ():
                     key = finding.id, finding.device
                     if finding.verdict == "fail" and finding.id != DEVICE_ERROR and key not in self._shown:
@@ -114,7 +112,7 @@ class _Session:
         report = self._report(code)
         # stdout comes first, so that a full disk does not hide the result. The files are written even if stdout fails.
         unprinted: OSError | None = None
-        # The error on stderr is enough if there are no measurements and no results.
+        # If there are no measurements and no results, the error on stderr is enough.
         is_enough = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
         try:
             if self.common.json:
@@ -129,7 +127,7 @@ class _Session:
         if os.environ.get("GITHUB_ACTIONS") == "true":  # only GitHub Actions needs this module
             from gpucheck.render import ci
 
-            with contextlib.suppress(OSError):  # nobody reads stderr
+            with contextlib.suppress(OSError):  # stderr is closed
                 ci.announce(report, sys.stderr)
         status = report.summary.exit
         try:
@@ -143,34 +141,33 @@ class _Session:
         return status
 
     def _report(self, code: int | None, *, complete: bool = True) -> Report:
-        """Return the report so far, judged. An exception of the judge is a bug of gpucheck, and all rows are kept."""
-        code = errors.BUG if self._misjudged else code
+        """Return the report so far, judged. If the judge raises an exception, return the report of this bug."""
+        code = errors.BUG if self._has_judge_failed else code
         try:
             return report_of(self.collector, self.common, self.began, code, complete=complete, judge=self.judge)
         except Exception as error:
             if self.judge is None:
                 raise
             print_bug(error, sys.argv[1:])
-            self.judge, self._misjudged = None, True
+            self.judge, self._has_judge_failed = None, True
             fault = Fault("error", self.common.command, None, type(error).__name__, str(error), "judging")
             self.collector(Failed(fault))
             return self._report(code, complete=complete)
 
     def lost(self, fault: Fault) -> None:
-        """End the process: its main thread waits for a hung device and cannot be stopped."""
+        """Report a hung device and end the process, because its main thread cannot be stopped."""
         self._leave(Failed(fault), None, errors.FAILED)
 
-    def leave(self) -> None:
-        """End the process: the time budget ended in a call that cannot be interrupted."""
+    def out_of_time(self) -> None:
+        """Report the end of the time budget and end the process, because the current call cannot be interrupted."""
         self._leave(Notice(OUT_OF_TIME, "warning"), errors.UNDECIDED, errors.UNDECIDED)
 
-    def _leave(self, why: Event, ended: int | None, code: int) -> None:
-        """Write the report and end the process."""
+    def _leave(self, reason: Event, early_code: int | None, code: int) -> None:
         try:
-            with self._speaking:
-                self.emit(why)
+            with self._lock:
+                self.emit(reason)
                 self.view.close()
-                code = self.finish(ended)
+                code = self.finish(early_code)
         except Unprinted as error:
             code = settle((error.code, errors.CLOSED_STDOUT))
         finally:
@@ -178,9 +175,9 @@ class _Session:
 
 
 def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) -> int | None:
-    """Do the work, and return the exit status if it ended early. Early wrong usage is raised again."""
-    emit, so_far = session.emit, session.collector
-    # Garbage collection was off during loading. The objects loaded so far are kept, and need not be scanned.
+    """Do the work. Return the exit status if the work ended early. A UsageError before any result is raised again."""
+    emit, collector = session.emit, session.collector
+    # Garbage collection was off while modules were loaded. The loaded objects stay, and need no scan.
     gc.freeze()
     gc.enable()
     try:
@@ -198,14 +195,13 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         emit(Notice(text, "warning"))
         return code
     except GpucheckError as error:
-        # Imported late: most commands succeed, and it loads the code that starts children.
-        from gpucheck.machine import faults
+        from gpucheck.machine import faults  # imported late: most commands succeed, and need no child processes
 
         is_usage = isinstance(error, UsageError)
-        if is_usage and not (so_far.measurements or so_far.results):
+        if is_usage and not (collector.measurements or collector.results):
             raise
         if faults.is_device(error):
-            return _report_fault(error, emit, common, so_far)
+            return _report_fault(error, emit, common, collector)
         emit(Skipped(of_error(error)))
         if not is_usage:
             emit(Notice(str(error), "kept"))
@@ -213,16 +209,16 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         error.command = common.command
         print_error(error, debug=common.debug)
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 (the findings so far are reported, whatever is raised)
-        return _report_fault(error, emit, common, so_far)
+    except Exception as error:  # noqa: BLE001 (the findings so far are reported after any exception)
+        return _report_fault(error, emit, common, collector)
     return None
 
 
-def _report_fault(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
-    """Report the fault, unless the command has done so. Print what a bug report needs if it is a bug."""
+def _report_fault(error: Exception, emit: Emit, common: Common, collector: Collector) -> int:
+    """Report the fault, unless the command has already reported it. For a bug, print the traceback."""
     from gpucheck.machine import faults
 
-    fault = next((fault for fault in so_far.faults if fault.is_of(error)), None)
+    fault = next((fault for fault in collector.faults if fault.is_of(error)), None)
     if fault is None:
         fault = faults.of(error, common.command, None, step=watchdog.step())
         emit(Failed(fault))
@@ -263,7 +259,7 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Show events on stderr. The first line names the variables and the file's thresholds in use."""
+    """Return a view that shows events on stderr. First, show the variables and the file's thresholds in use."""
     from gpucheck.cli import settings
 
     view = LiveView(sys.stderr, quiet=common.quiet)
@@ -273,7 +269,7 @@ def _live_view(common: Common) -> LiveView:
 
 
 def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
-    """Show readings until a signal ends the command, in place on a terminal. A `Started` event begins a new reading."""
+    """Show readings until a signal ends the command. A `Started` event begins a new reading."""
     from gpucheck.render import devices, terminal
 
     _live_view(common)
@@ -286,9 +282,9 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
                 collector, began = Collector(), now()
             collector(event)
             if isinstance(event, Progress):
-                # `Progress` means that the reading is judged and the command waits for the next one.
+                # At this event the reading is judged, and the command waits for the next reading.
                 notices = [TextLine(f"! {notice}", "yellow") for notice in collector.notices]
-                # Each reading shows its time and that of the next, so that a hung watch is noticed.
+                # Each reading shows its own time and the time of the next reading, so that a hung watch is noticed.
                 shown([*devices.watched(report_of(collector, common, began, None), began[0], interval_s), *notices])
 
         gc.freeze()
@@ -317,21 +313,18 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# -- progress on stderr ------------------------------------------------------------------------------------------------
-
-
 class LiveView:
-    """Show a command's events as they come. `quiet` shows only warnings. Close it before anything else is printed."""
+    """Show a command's events as they come. `quiet` shows only warnings. Close the view before you print."""
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
         self._stream = stream
         self._quiet = quiet
         self._started = time.monotonic()
-        # The estimated end of the work, in seconds from the start: the estimate only decreases.
+        # The estimated end of the work, in seconds from the start. The estimate only decreases.
         self._ends_s = math.inf
         self._event = Progress("")
         self._status: Status | None = None
-        self._went_wrong: list[TextLine] = []
+        self._failures: list[TextLine] = []
 
     @cached_property
     def _console(self) -> Console:
@@ -347,25 +340,25 @@ class LiveView:
         match event:
             case Notice(text, level):
                 if level == "warning" or (level == "info" and not self._quiet):
-                    self._say([TextLine(f"gpucheck: {text}", "yellow" if level == "warning" else "")])
+                    self._print([TextLine(f"gpucheck: {text}", "yellow" if level == "warning" else "")])
             case _ if self._quiet:
                 pass
             case Progress():
-                self._say(self._went_wrong)
-                self._went_wrong.clear()
+                self._print(self._failures)
+                self._failures.clear()
                 self._step(event)
             case Judged(finding) | Skipped(finding):
-                self._judged(finding)
+                self._remember(finding)
             case Failed(fault, finding):
-                self._judged(finding or fault_finding(fault))
+                self._remember(finding or fault_finding(fault))
 
-    def _judged(self, finding: Finding) -> None:
-        """Keep a failure, which a terminal shows when the next step begins."""
+    def _remember(self, finding: Finding) -> None:
+        """Remember a failure, which a terminal shows when the next step begins."""
         if finding.verdict in ("fail", "inconclusive") and self._is_live:
-            who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
-            self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
+            device = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
+            self._failures.append(signed(finding.verdict, f"{device}{finding.title}"))
 
-    def _say(self, lines: Sequence[TextLine]) -> None:
+    def _print(self, lines: Sequence[TextLine]) -> None:
         if lines:
             from gpucheck.render import terminal
 
@@ -374,9 +367,9 @@ class LiveView:
     def _step(self, event: Progress) -> None:
         if not self._is_live:
             if not event.live:
-                self._say([TextLine(said_of(event))])
+                self._print([TextLine(step_text(event))])
             return
-        if event.done and event.total:  # the remaining steps should take as long as those done
+        if event.done and event.total:  # assume that the remaining steps take as long as the finished steps
             self._ends_s = min(self._ends_s, (time.monotonic() - self._started) / event.done * event.total)
         self._event = event
         if self._status is None:
@@ -385,16 +378,16 @@ class LiveView:
         self._status.update(self)
 
     def __rich__(self) -> Text:
-        """Return the live line, with the time at which it is drawn. A narrow screen cuts its end."""
+        """Return the live line: the step, and the time at this moment. A narrow screen cuts the end of the line."""
         from rich.text import Text
 
         from gpucheck.render import terminal
 
         elapsed_s = time.monotonic() - self._started
         left_s = self._ends_s - elapsed_s
-        # The time left if it is known and not yet over; else the time so far.
-        took = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
-        line = " · ".join([said_of(self._event), took, "Ctrl-C: stop and report"])
+        # If the time left is unknown or over, the line shows the time so far.
+        time_text = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
+        line = " · ".join([step_text(self._event), time_text, "Ctrl-C: stop and report"])
         return Text(terminal.writable(self._console, line), no_wrap=True, overflow="crop")
 
     def close(self) -> None:
@@ -403,6 +396,6 @@ class LiveView:
             self._status = None
 
 
-def said_of(event: Progress) -> str:
+def step_text(event: Progress) -> str:
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
     return f"{count}{event.step}{f' · best so far {event.best}' if event.best else ''}"

@@ -1,4 +1,4 @@
-"""The thresholds of a command. Its own options take precedence over the settings file."""
+"""The thresholds of a command. The command's options take precedence over the settings file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpucheck.cli.commands import VARIABLES
 from gpucheck.config import THRESHOLDS, Settings, Threshold
 from gpucheck.errors import UsageError
 
-# The file in the current folder that counts without --config.
+# The settings file in the current folder, used without --config.
 FILE = "gpucheck.toml"
-# Names of variables at least this similar are a typing error. GPUCHECK_DEVICES is similar to GPUCHECK_DEVICE by 0.97,
-# and GPUCHECK_PYTHON, which the development scripts use, by 0.67.
+# A variable whose name is at least this similar to a known name is a typing error. The similarity to GPUCHECK_DEVICE is
+# 0.97 for GPUCHECK_DEVICES, and 0.67 for GPUCHECK_PYTHON, which the development scripts use.
 SLIP = 0.8
-# A settings file has a few lines. A larger file is something else, or an endless device file.
+# A settings file has a few lines. A larger file has another purpose, or is an endless device file.
 MOST_CHARACTERS = 2**20
 
 
-def of_command(command: str, path: str | None, given: dict[str, Any], variables: Iterable[str] = ()) -> Settings:
-    """Return the thresholds that apply to this command, and fill in `--fail-if-slower` if only the file sets it. `path`
-    is the value of --config, and `variables` are the environment variables that set an option. Raises UsageError, also
-    for a variable whose name is almost one of gpucheck's."""
+def of_command(command: str, path: str | None, values: dict[str, Any], variables: Iterable[str] = ()) -> Settings:
+    """Return the thresholds that apply to this command. `path` is the value of --config, `values` has the options by
+    key, and `variables` are the environment variables that set an option. If only the file sets `--fail-if-slower`, add
+    it to `values`. Raises UsageError, also for a mistyped variable."""
     known = VARIABLES.values()
     for name in os.environ:
         if name.startswith("GPUCHECK_") and name not in known and (meant := naming.slip(name, known, SLIP)):
@@ -32,19 +32,19 @@ def of_command(command: str, path: str | None, given: dict[str, Any], variables:
     if text is None and path:
         raise UsageError(f"--config {path!r} does not exist", "", "give a settings file")
     file = Settings() if text is None else config.parse(text, path or FILE)
-    wanted = [threshold for threshold in THRESHOLDS if _concerns(threshold, command, given)]
+    rows = [threshold for threshold in THRESHOLDS if _applies(threshold, command, values)]
     limits = [
-        *(config.limit(row, given[row.key], row.option) for row in wanted if given.get(row.key)),
-        *(limit for limit in file.thresholds if limit.id in [row.id for row in wanted]),
+        *(config.limit(row, values[row.key], row.option) for row in rows if values.get(row.key)),
+        *(limit for limit in file.thresholds if limit.id in [row.id for row in rows]),
     ]
     slower = next((limit for limit in limits if limit.id == "compare.slower"), None)
-    if slower is not None and not given.get("fail_if_slower"):
-        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
+    if slower is not None and not values.get("fail_if_slower"):
+        values["fail_if_slower"] = f"{slower.value * 100:.10g}%"
     return Settings(file.file, {name: os.environ[name] for name in variables}, tuple(limits))
 
 
 def shown_settings(settings: Settings) -> str:
-    """Return the variables and the file's thresholds in one sentence, or an empty string."""
+    """Return the variables and the file's thresholds in one line, or an empty string."""
     limits = [limit for limit in settings.thresholds if not limit.origin.startswith("--")]
     texts = [
         *(f"{name}={value}" for name, value in settings.variables.items()),
@@ -54,7 +54,7 @@ def shown_settings(settings: Settings) -> str:
 
 
 def _read(path: str) -> str | None:
-    """Return the text of a file, or None if it does not exist. Raises UsageError if it cannot be read."""
+    """Return the text of a settings file, or None if it does not exist. Raises UsageError."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -69,9 +69,8 @@ def _read(path: str) -> str | None:
     return text
 
 
-def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
-    """Return whether a command uses this threshold."""
+def _applies(threshold: Threshold, command: str, values: Mapping[str, Any]) -> bool:
     if threshold.command == "compare":
-        return command == "compare" or bool(given.get("baseline"))
-    every = command in ("bench all", "judge")
-    return command == threshold.command or (every and threshold.command.startswith("bench "))
+        return command == "compare" or bool(values.get("baseline"))
+    has_all = command in ("bench all", "judge")
+    return command == threshold.command or (has_all and threshold.command.startswith("bench "))

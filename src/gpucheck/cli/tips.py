@@ -1,4 +1,4 @@
-"""Wrong usage: reword Typer's errors, and propose the first command line that is valid. Loaded after an error."""
+"""Wrong usage: reword Typer's errors, and propose a valid command line. This module is loaded only after an error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpucheck.options import read
 
 CommandLine = list[str]
 
-# This many letters may stand for a longer name, if only one name begins with them.
+# The least number of letters that may abbreviate a name.
 BEGINNING = 3
 
 
 def _by_word(lines: str) -> dict[str, str]:
-    """Return the command line for each word of a table: a line, a colon, and the words that people use instead."""
+    """Return the command line for each word of a table. A row has a command line, a colon, and words that mean it."""
     rows = [row.split(": ") for row in lines.strip().splitlines()]
     return {word: line.strip() for line, words in rows for word in words.split()}
 
@@ -58,7 +58,7 @@ WORDS = _by_word("""
     --help: commands usage man docs options
     --show-completion: completion completions
 """)
-# Placeholders in these lines for the user's own arguments.
+# Placeholders for the user's arguments in these lines.
 EXAMPLES = ("train.py", "net.py:make", "oom.cuda", "old.json", "new.json", "result.json")
 # Words after `bench`.
 OF_BENCH = _by_word("""
@@ -70,9 +70,9 @@ OF_BENCH = _by_word("""
     bench --help: list ls show
     bench all --device cpu: cpu
 """)
-# torchrun's and mpirun's own options, which no program takes.
+# The options of torchrun and mpirun, which a program does not take.
 LAUNCHERS = ("--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "--world-size")
-# Options of other tools, and gpucheck's equivalents, of which the first accepted is proposed. `{}` is the value.
+# Options of other tools, then gpucheck's equivalents. The first accepted equivalent is proposed. `{}` is the value.
 _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--gpu --gpus --id -i -g --index --gpu-id --device-id", "--device {}"),
     ("--cuda --use-cuda", "--device cuda"),
@@ -102,13 +102,13 @@ _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--fail-on-warning --warnings-as-errors", "--strict"),
 )
 OPTIONS = {word: forms for words, *forms in _OPTIONS for word in words.split()}
-# Options to leave out, because the command works without them.
+# Options that are dropped, because the command works without them.
 LEFT_OUT = ["--fix", "--no-color", "--color", "--yes", "-y", "--force", "--run", "--start", "--device"]
-# Options that are tried first for a value without an option.
+# For a value without an option, these options are tried first.
 _LIKELIEST = ("--size", "--duration", "--watch", "--time-budget")
 OUTPUTS = (".json", ".html", ".xml", ".md", ".prom", ".sarif", ".svg")
 
-# Other spellings of a value, and the form that gpucheck's options take.
+# Other spellings of a value, each with the spelling of gpucheck's options.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"(\d+)x(\d+)", "{0}x{1}x{1}"),
     (r"([\d.]+) ?(?:s|secs?|seconds?)", "{0}s"),
@@ -123,7 +123,7 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
 
 
 def spellings(value: str) -> Iterator[str]:
-    """Yield other forms of a value for gpucheck's options, such as `cuda:0` for `gpu0` and `float16` for `fp16`."""
+    """Yield spellings of a value for gpucheck's options, such as `cuda:0` for `gpu0` and `float16` for `fp16`."""
     for pattern, form in _SPELLINGS:
         if match := re.fullmatch(pattern, value, re.ASCII | re.IGNORECASE):
             yield form.format(*match.groups())
@@ -132,7 +132,7 @@ def spellings(value: str) -> Iterator[str]:
 
 
 def split(line: Sequence[str]) -> tuple[str, CommandLine]:
-    """Return the command at the beginning of a line, or an empty string, and the remaining arguments."""
+    """Return the command at the beginning of a line, which may be empty, and the remaining arguments."""
     for words in (2, 1):
         if " ".join(line[:words]) in commands.names():
             return " ".join(line[:words]), list(line[words:])
@@ -140,7 +140,7 @@ def split(line: Sequence[str]) -> tuple[str, CommandLine]:
 
 
 def is_taken(line: Sequence[str]) -> bool:
-    """Return whether a command accepts this line. The command is not run."""
+    """Return whether a command accepts this line, without running the command."""
     command, arguments = split(line)
     row = commands.find(command)
     if line[-1:] == ["--help"]:
@@ -151,86 +151,81 @@ def is_taken(line: Sequence[str]) -> bool:
         return False
     try:
         typed: dict[str, Any] = HelpCommand(row).make_context(command, list(arguments)).params
-        for option in parameters(command):
-            if option.repeat:
-                typed[option.key] = list(typed[option.key] or ())
         if not all(path.lower().endswith(OUTPUTS) for path in typed.get("output") or ()):
             return False
         if device := typed.get("device"):
             choose.check(device)
             if row.one_device and device == "all":
                 return False
-        for kind in filter(None, (row.options, row.extra_options)):
-            chosen: Any = read(resolve_name(kind), typed)
-            if hasattr(chosen, "names"):  # selects by --only and --skip, and checks them
-                chosen.names()
+        for path in filter(None, (row.options, row.extra_options)):
+            options: Any = read(resolve_name(path), typed)
+            if hasattr(options, "names"):  # this method checks --only and --skip
+                options.names()
     except (UsageError, TyperException):
         return False
     return True
 
 
-def first_taken(lines: Iterator[CommandLine], given: Sequence[str]) -> str:
-    """Return the first accepted line in shell syntax, or an empty string."""
-    taken = (line for line in lines if line != list(given) and is_taken(line))
-    return next((shlex.join([naming.PROGRAM, *line]) for line in taken), "")
+def first_taken(lines: Iterator[CommandLine], typed: Sequence[str]) -> str:
+    """Return the first accepted line other than `typed` in shell syntax, or an empty string."""
+    accepted = (line for line in lines if line != list(typed) and is_taken(line))
+    return next((shlex.join([naming.PROGRAM, *line]) for line in accepted), "")
 
 
-# -- Typer's errors ----------------------------------------------------------------------------------------------------
-
-# An example value of each kind, by its name on help pages.
+# An example value for each metavariable.
 _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "PERCENT": "5%", "SIZE": "64MiB"}
 
-# The advice on an option that a command does not have, for cases without a corrected line.
+# The tip for an option that a command does not have, if no valid line is found.
 _TIPS = {
     **{("judge", row.option): "set thresholds in a file and give it with --config FILE" for row in config.THRESHOLDS},
     ("run", "--devices"): "give the number of GPUs with the device, as in --dry cuda:80GiBx2",
 }
 
 
-def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
-    """Return Typer's error reworded, with a line to type instead of `given`."""
+def _of_typer(error: TyperException, typed: Sequence[str]) -> UsageError:
     context = getattr(error, "ctx", None)
-    # Typer does not name the command if an option lacks a value or takes none.
-    command = split(given)[0] if context is None else name_of(context)
-    own, row = parameters(command or "status"), commands.find(command)
+    # If an option lacks a value or takes none, Typer does not name the command.
+    command = split(typed)[0] if context is None else name_of(context)
+    options, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
     missing: Any = getattr(error, "param", None)
     lines: Iterator[CommandLine] = iter(())
     if isinstance(error, UnknownWords):
         is_group = row is None or bool(row.commands)
-        lines = (_for_command if is_group else _for_argument)(command, error.words, given)
+        lines = (_for_command if is_group else _for_argument)(command, error.words, typed)
     elif (name := getattr(error, "option_name", None)) is not None:
         if hasattr(error, "possibilities"):  # only an unknown option has this attribute
-            what, lines = f"unknown option {name!r}", _for_option(command, name, given)
+            what, lines = f"unknown option {name!r}", _for_option(command, name, typed)
             tip = _TIPS.get((command, name), "")
-        elif taker := next((known for known in own if name in known.names and not known.is_flag), None):
-            value = "report.zip" if name == "--bundle" else (*taker.choices, _VALUES.get(taker.metavar, ""))[0]
-            what, lines = f"option {name!r} needs a value", iter([[*given, value]] if value else [])
+        elif option := next((option for option in options if name in option.names and not option.is_flag), None):
+            value = "report.zip" if name == "--bundle" else (*option.choices, _VALUES.get(option.metavar, ""))[0]
+            what, lines = f"option {name!r} needs a value", iter([[*typed, value]] if value else [])
         else:
             what = f"option {name!r} takes no value"
-            lines = iter([[name if word.startswith(f"{name}=") else word for word in given]])
+            lines = iter([[name if word.startswith(f"{name}=") else word for word in typed]])
     elif getattr(missing, "required", False):
         what = f"missing argument {missing.metavar}"
-        if taker := next((known for known in own if not known.is_flag and {*given[-2:-1]} & {*known.names}), None):
-            tip = f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {missing.metavar} after it"
+        before_last = {*typed[-2:-1]}
+        if option := next((option for option in options if not option.is_flag and before_last & {*option.names}), None):
+            tip = f"{typed[-1]!r} is the value of {option.name} {option.metavar}; put {missing.metavar} after it"
         examples = map(shlex.split, row.examples if row is not None else ())
         lines = (words[1:] for words in examples if words[0] == naming.PROGRAM)
-    wrong = UsageError(what, "", tip or first_taken(lines, given))
-    wrong.command = command
-    return wrong
+    reworded = UsageError(what, "", tip or first_taken(lines, typed))
+    reworded.command = command
+    return reworded
 
 
 def near(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant, by similarity or as the only one with this beginning."""
-    begun = [each for each in known if each.startswith(name)] if len(name) >= BEGINNING else []
-    # `list` is 0.75 similar to `lint`, and `monitor` 0.62 to `doctor`.
-    return begun[0] if len(begun) == 1 else naming.slip(name, known, 0.8)
+    """Return the similar known name, or the only known name that begins with `name`; else None."""
+    longer = [other for other in known if other.startswith(name)] if len(name) >= BEGINNING else []
+    # The similarity of `list` to `lint` is 0.75, and that of `monitor` to `doctor` is 0.62.
+    return longer[0] if len(longer) == 1 else naming.slip(name, known, 0.8)
 
 
-def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
-    """Yield lines for a word that is another name for a command, a typing error, or a value without a command."""
-    place = given.index(name) if name in given else 0
-    rest, word = list(given[place + 1 :]), name.lower().strip("-/")
+def _for_command(group: str, name: str, typed: Sequence[str]) -> Iterator[CommandLine]:
+    """Yield lines for an unknown command: another name of a command, a typing error, or a value without a command."""
+    index = typed.index(name) if name in typed else 0
+    rest, word = list(typed[index + 1 :]), name.lower().strip("-/")
     for words in {"": (WORDS,), "bench": (OF_BENCH, WORDS)}.get(group, ()):
         if word in words:
             line = words[word].split()
@@ -242,15 +237,14 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Comman
             yield [*split(line)[0].split(), "--help"]
     if (row := word.replace("-", " ", 1)) in commands.names():
         yield from ([*row.split(), *rest], row.split())
-    others = [row for row in commands.names() if " " in row and (not group or row.startswith(f"{group} "))]
-    meant = [row for row in others if row.endswith(f" {word}")] + (
-        [word] if group and word in commands.commands_in() else []
-    )
-    if likely := near(word, list(commands.commands_in(group))):
-        meant.append(f"{group} {likely}".strip())
-    elif likely := near(word, [row.split()[1] for row in others]):
-        meant += [row for row in others if row.endswith(f" {likely}")]
-    for row in meant:
+    in_groups = [row for row in commands.names() if " " in row and (not group or row.startswith(f"{group} "))]
+    candidates = [row for row in in_groups if row.endswith(f" {word}")]
+    candidates += [word] if group and word in commands.commands_in() else []
+    if similar := near(word, list(commands.commands_in(group))):
+        candidates.append(f"{group} {similar}".strip())
+    elif similar := near(word, [row.split()[1] for row in in_groups]):
+        candidates += [row for row in in_groups if row.endswith(f" {similar}")]
+    for row in candidates:
         yield from ([*row.split(), *rest], row.split(), [*row.split(), "--help"])
     if not group:
         yield from _of_value([], [name, *rest])
@@ -259,7 +253,7 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Comman
 
 
 def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
-    """Yield lines for a value in the wrong place. `base` is the line without it, empty if there is no command."""
+    """Yield lines for values in the wrong position. `base` is the line without the values `extra`; it may be empty."""
     value, suffix = extra[0], os.path.splitext(extra[0])[1].lower()
     if suffix == ".py":
         yield ["run", *extra]
@@ -267,7 +261,7 @@ def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
         if suffix == ".json" and all(map(os.path.isfile, extra)):
             yield ["report", *extra, "--output", "page.html"]
         if not os.path.exists(value) and not any(option.positional for option in parameters(split(base)[0])):
-            yield [*base, "--output", value]  # must not overwrite a file, nor turn a result into a page
+            yield [*base, "--output", value]  # an existing file is never proposed as output
     elif not base and (os.path.isfile(value) or value in resolve_name("gpucheck.explain.command:entries")()):
         yield ["explain", value]
     for device in (value, *spellings(value)) if not value.isdigit() else ():
@@ -278,7 +272,8 @@ def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
     for option in sorted(parameters(split(base)[0]), key=lambda option: option.name not in _LIKELIEST):
         if not option.positional and (option.parse is not None or option.choices):
             for text in (value, *spellings(value)):
-                yield [*base, *(word for each in extra for word in (option.name, text if each == value else each))]
+                texts = [text if word == value else word for word in extra]
+                yield [*base, *(word for text in texts for word in (option.name, text))]
     for line in ([value], [base[0], value]):
         if " ".join(line) in commands.names():
             yield line
@@ -287,37 +282,36 @@ def _of_value(base: CommandLine, extra: CommandLine) -> Iterator[CommandLine]:
         yield WORDS[value].split() if WORDS[value].split()[0] != base[0] else base
 
 
-def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
-    """Yield lines for arguments that the command does not take."""
-    line, words, own = list(given), name.split(" "), len(command.split())
-    extra = [word for word in line[own:] if word in words or word == name] or [name]
-    base = [word for place, word in enumerate(line) if place < own or word not in extra]
+def _for_argument(command: str, name: str, typed: Sequence[str]) -> Iterator[CommandLine]:
+    words, start = name.split(" "), len(command.split())
+    extra = [word for word in typed[start:] if word in words or word == name] or [name]
+    base = [word for index, word in enumerate(typed) if index < start or word not in extra]
     if extra[0] == "help":
         yield [*command.split(), "--help"]
     yield from _of_value(base, extra)
-    meant = near(extra[0], [option.name.strip("-") for option in parameters(command) if option.is_flag])
-    if meant and "." not in extra[0]:
-        yield [*base, f"--{meant}"]
+    flag = near(extra[0], [option.name.strip("-") for option in parameters(command) if option.is_flag])
+    if flag and "." not in extra[0]:
+        yield [*base, f"--{flag}"]
 
 
-def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[CommandLine]:
-    """Yield lines with an equivalent or similar option, with the option in another place, or without it."""
-    line = list(given)
-    # Typer names only `-d` of `-device`, and gives no value.
-    place = next((at for at, word in enumerate(line) if word.partition("=")[0] == name or word.startswith(name)), None)
-    if place is None:
+def _for_option(command: str, name: str, typed: Sequence[str]) -> Iterator[CommandLine]:
+    """Yield lines with an equivalent or similar option, with the option elsewhere in the line, or without it."""
+    line = list(typed)
+    # For `-device`, Typer names only `-d`, and gives no value.
+    index = next((at for at, word in enumerate(line) if word.partition("=")[0] == name or word.startswith(name)), None)
+    if index is None:
         return
-    word, equals, value = line[place].partition("=")
-    before, after = line[:place], line[place + 1 :]
-    follows = [] if equals else [part for part in after[:1] if not part.startswith("-")]
-    value, rest = value or "".join(follows), after[len(follows) :]
-    if likely := near(word, ["--version", "--help"]):
-        yield [likely]
+    word, equals, value = line[index].partition("=")
+    before, after = line[:index], line[index + 1 :]
+    next_value = [] if equals else [argument for argument in after[:1] if not argument.startswith("-")]
+    value, rest = value or "".join(next_value), after[len(next_value) :]
+    if similar := near(word, ["--version", "--help"]):
+        yield [similar]
     if not command:
-        for value_of, behind in ((follows, rest), ([], after)):
-            # Move the option behind the command that follows; without a command it is tried with `devices`.
-            target, arguments = split(behind)
-            moved = [*(target or "devices").split(), *before, line[place], *value_of, *arguments]
+        for option_value, following in ((next_value, rest), ([], after)):
+            # Move the option behind the command. Without a command, try `devices`.
+            target, arguments = split(following)
+            moved = [*(target or "devices").split(), *before, line[index], *option_value, *arguments]
             yield moved
             yield from _for_option(split(moved)[0], name, moved)
         return
@@ -325,59 +319,57 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Comma
         if "{}" not in text:
             yield from ([*before, *text.split(), *after], [*before, *text.split(), *rest])
             yield [*command.split(), *text.split()]
-        for each in (value, *spellings(value)) if value and "{}" in text else ():
-            yield [*before, *text.format(each).split(), *rest]
-    own = [option.name for option in parameters(command) if not option.positional]
+        for spelling in (value, *spellings(value)) if value and "{}" in text else ():
+            yield [*before, *text.format(spelling).split(), *rest]
+    names = [option.name for option in parameters(command) if not option.positional]
     dashed = f"--{word.lstrip('-').replace('_', '-')}"
-    # A first word alone is not an abbreviation: `--hang` does not stand for `--hang-after`.
-    meant = dashed if dashed in own else near(dashed, [each for each in own if not each.startswith(f"{dashed}-")])
-    if meant is not None:
-        yield [*before, meant + equals + (value if equals else ""), *after]
-        yield from ([*before, meant, each, *rest] for each in (value, *spellings(value)) if value)
-        yield [*before, meant, *rest]
+    # A first word alone is not an abbreviation: `--hang` does not mean `--hang-after`.
+    likely = dashed if dashed in names else near(dashed, [name for name in names if not name.startswith(f"{dashed}-")])
+    if likely is not None:
+        yield [*before, likely + equals + (value if equals else ""), *after]
+        yield from ([*before, likely, spelling, *rest] for spelling in (value, *spellings(value)) if value)
+        yield [*before, likely, *rest]
     if word in ("-V", "--version"):
         yield ["--version"]
     if command == "run" and word not in LAUNCHERS:  # the program may take this option
-        yield [*before, *rest, line[place], *follows]
+        yield [*before, *rest, line[index], *next_value]
     if command == "status":  # people expect the options of `devices` here
-        yield from (["devices", *before[1:], *line[place:]], WORDS.get(word.strip("-"), "").split())
+        yield from (["devices", *before[1:], *line[index:]], WORDS.get(word.strip("-"), "").split())
     if word in LEFT_OUT:
         yield from ([*before, *after], [*before, *rest])
 
 
-# -- our own errors ----------------------------------------------------------------------------------------------------
-
 _MEANT = re.compile(r"did you mean '?(.+?)'?\?|write it like (\S+)")
 _ADDED = re.compile(r"add ((?: ?--[a-z-]+(?: [^-\s]\S*)?)+)")
-# The option and the value in an error text; an argument has no option.
+# The option and the value in an error text. The value of an argument has no option.
 _VALUE = re.compile(r"(?:(--[a-z-]+) )?.*?'([^']+)'")
 
 
-def completed(error: TyperException | UsageError, given: Sequence[str]) -> UsageError:
-    """Return the error with a line to type, which corrects a value or adds a missing option."""
+def completed(error: TyperException | UsageError, typed: Sequence[str]) -> UsageError:
+    """Return the error with a valid command line, which corrects a value or adds a missing option."""
     if isinstance(error, TyperException):
-        return _of_typer(error, given)
-    error.command = error.command or split(given)[0]
-    wrong, meant = _VALUE.search(error.what), _MEANT.fullmatch(error.fix)
+        return _of_typer(error, typed)
+    error.command = error.command or split(typed)[0]
+    wrong, suggested = _VALUE.search(error.what), _MEANT.fullmatch(error.fix)
     if (added := _ADDED.fullmatch(error.fix)) and not re.search(r"\b[A-Z]{3,}\b", error.fix):
-        error.fix = first_taken(iter([[*given, *added[1].split()]]), given) or error.fix
+        error.fix = first_taken(iter([[*typed, *added[1].split()]]), typed) or error.fix
     elif wrong is not None and not commands.is_in(error.fix):
-        may_be_device = wrong[1] == "--device"
-        others = [text for text in spellings(wrong[2]) if wrong[1] and (may_be_device or not text.startswith("cuda:"))]
-        proposed = [text for text in (meant and meant[1], *others, meant and meant[2]) if text]
-        error.fix = first_taken(_by_value(wrong[1] or "", wrong[2], proposed, given), given) or error.fix
+        is_device = wrong[1] == "--device"
+        others = [text for text in spellings(wrong[2]) if wrong[1] and (is_device or not text.startswith("cuda:"))]
+        proposed = [text for text in (suggested and suggested[1], *others, suggested and suggested[2]) if text]
+        error.fix = first_taken(_by_value(wrong[1] or "", wrong[2], proposed, typed), typed) or error.fix
     return error
 
 
-def _by_value(option: str, value: str, proposed: Sequence[str], given: Sequence[str]) -> Iterator[CommandLine]:
-    """Yield the line with another value for the option, or for an option that takes the same kind of value."""
+def _by_value(option: str, value: str, proposed: Sequence[str], typed: Sequence[str]) -> Iterator[CommandLine]:
+    """Yield the line with each proposed value for the option, or for an option with the same values."""
     shapes = ("--size", "--shape")
     for text in proposed:
         for name in (option, *(shapes if option in shapes else ())):
             line: CommandLine = []
-            for word in given:
+            for word in typed:
                 head, equals, tail = word.rpartition("=")
-                changed = ",".join(text if part == value else part for part in tail.split(","))
+                changed = ",".join(text if item == value else item for item in tail.split(","))
                 if not equals:
                     line.append(name if word == option else changed)
                 else:

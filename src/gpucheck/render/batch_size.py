@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gpucheck import units
+from gpucheck.batch_size.answer import FACTORS, OPEN
 from gpucheck.render import text
 from gpucheck.render.text import UNKNOWN, Cell, Column, ColumnOf, Page, PageBlock, TextLine, filled, numbers, table_of
 from gpucheck.report.finding import Verdict
@@ -17,24 +18,17 @@ from gpucheck.report.results.find_batch_size import (
     TrialEntry,
 )
 
-# The texts for the limit of the answer or the reason why the search ended.
 _LIMITS = {
+    **{FACTORS.get(reason, reason): why for reason, why in OPEN.items()},
     "memory": "memory",
     "max-batch-size": "stopped at --max-batch-size",
-    "default-cap": "stopped at --max-batch-size, 65536 by default",
-    "time": "time ran out",
     "trial-timeout": "a trial exceeded --trial-timeout",
     "kernel-limit": "a kernel's own limit, not memory",
     "safety": "safety: full memory is dangerous here",
-    "trials": "trial limit reached",
-    "interrupted": "interrupted",
-    "device": "a larger size broke the device",
-    "no-process": "no further process could start",
-    "disturbed": "the trials were disturbed",
 }
-# Limits on the size to try: the user's and the command's default.
+# Limits on the size to try: the user's limit and the default limit.
 _CAPS = ("max-batch-size", "default-cap")
-# The outcomes after which the size fits, or may fit.
+# The verdicts of the outcomes after which a size fits, or may fit. Other outcomes fail.
 _VERDICTS: dict[str, Verdict] = {
     "fits": "pass",
     **dict.fromkeys(("timeout", "inconclusive", "suspected", "killed", "out-of-time"), "inconclusive"),
@@ -47,12 +41,12 @@ def page(report: Report) -> Page:
         return _page_of_estimate(report, estimate)
     if result is None:
         return Page(findings=report.findings)
-    # The answer is the reason why the search ended if no size passed. A failed device comes before any answer.
+    # If no size passed, the answer is the reason why the search ended. A failed device comes before any answer.
     findings, largest = report.findings, result.at_least if result.max_batch_size is None else result.max_batch_size
-    ended = "fail" if largest is None else None
-    broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
-    fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
-    cause, first = broken or fits, None
+    failure = next((finding for finding in findings if finding.verdict == "fail"), None)
+    broken = failure if report.faults else None
+    fits = report.finding("batch_size.fits")
+    cause, first = broken or fits or (failure if largest is None else None), None
     if largest is not None and broken is None:
         first = text.answer(report.summary.verdict, _first_line(result))
     elif cause is None and not report.summary.complete:
@@ -105,7 +99,7 @@ def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
 
 def _trials(result: FoundBatchSize) -> PageBlock:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in result.trials))
-    # The size in a search along an axis is a length, and the rate counts that length.
+    # In a search along an axis, the size is a length, and the rate counts this length.
     size, rate = (result.axis.name, f"{result.axis.name}/s") if result.axis else ("batch", "samples/s")
     columns: list[ColumnOf[TrialEntry]] = [
         filled(Column(size), lambda trial: str(trial.batch_size)),
@@ -123,7 +117,7 @@ def _result(trial: TrialEntry) -> Cell:
 
 
 def _scale(size: int) -> tuple[int, str]:
-    """Return the unit, GiB or MiB, that shows a size without leading zeros."""
+    """Return the bytes and the name of the unit, GiB or MiB, that shows a size without leading zeros."""
     return (units.GIB, "GiB") if size >= units.GIB else (units.MIB, "MiB")
 
 
@@ -152,7 +146,7 @@ def _at_least(result: FoundBatchSize, axis: str, note: str) -> str:
     sentence = f"at least {axis}{size} fits{note or (taken and f' ({taken})')}{failing}; {_limit(result)}"
     if size is None or predicted is None or predicted <= size:
         return sentence
-    # A prediction is shown with two significant digits.
+    # A prediction has two significant digits.
     return f"{sentence}, predicted about {round(predicted, 2 - len(str(predicted)))}"
 
 
@@ -169,31 +163,30 @@ def _of_budget(result: FoundBatchSize) -> str:
 
 
 def _split(split: MemorySplit | None, axis: str | None) -> str:
-    """Return the use of the memory in one line, or an empty text if it is unknown."""
     if split is None:
         return ""
-    known = {
+    sizes = {
         "weights": split.parameter_bytes,
         "gradients": split.gradient_bytes,
         "optimizer": split.optimizer_bytes,
         "other": split.fixed_bytes,
     }
-    held = ", ".join(f"{name} {units.capacity(size)}" for name, size in known.items() if size)
+    fixed = ", ".join(f"{name} {units.capacity(size)}" for name, size in sizes.items() if size)
     if split.activation_bytes_per_sample is None:
-        return held
+        return fixed
     cost = f"each {f'unit of {axis}' if axis else 'sample'} costs {units.capacity(split.activation_bytes_per_sample)}"
-    return f"{cost}; {held}" if held else cost
+    return f"{cost}; {fixed}" if fixed else cost
 
 
-def accumulation(how: Accumulation) -> str:
-    sentence = f"for an effective batch of {how.effective_batch}: micro-batch {how.micro_batch}"
-    if how.steps == 1:
+def accumulation(split: Accumulation) -> str:
+    sentence = f"for an effective batch of {split.effective_batch}: micro-batch {split.micro_batch}"
+    if split.steps == 1:
         return f"{sentence}, no accumulation needed"
-    if not how.smaller:
-        return f"{sentence} × {how.steps} accumulation steps"
+    if not split.smaller:
+        return f"{sentence} × {split.steps} accumulation steps"
     return (
-        f"{sentence} × {how.steps - how.smaller} and {how.micro_batch - 1} × {how.smaller} accumulation steps: "
-        f"{how.effective_batch} has no divisor near {how.limit}"
+        f"{sentence} × {split.steps - split.smaller} and {split.micro_batch - 1} × {split.smaller} "
+        f"accumulation steps: {split.effective_batch} has no divisor near {split.limit}"
     )
 
 
@@ -209,7 +202,7 @@ def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
 
 def _estimate_memory(result: EstimatedBatchSize) -> PageBlock:
     scale, unit = _scale(result.memory_bytes)
-    held = (
+    rows = (
         ("weights", result.parameter_bytes),
         ("gradients", result.gradient_bytes),
         ("optimizer", result.optimizer_bytes),
@@ -220,6 +213,5 @@ def _estimate_memory(result: EstimatedBatchSize) -> PageBlock:
         ("the device", result.memory_bytes),
     )
     # Rows without bytes are left out: a CPU needs no reserve, and inference has no gradients.
-    known = [row for row in held if row[1]]
     name, size = filled(Column("memory", "left"), itemgetter(0)), numbers(Column(unit), itemgetter(1), scale)
-    return table_of(known, [name, size])
+    return table_of([row for row in rows if row[1]], [name, size])

@@ -1,5 +1,5 @@
-"""Render a report for CI: as JUnit XML, as SARIF 2.1.0 (OASIS standard, 2020), which code hosts and editors read, and
-for GitHub Actions ("Workflow commands for GitHub Actions") as annotations and a step summary in Markdown."""
+"""Render a report for CI: as JUnit XML, as SARIF 2.1.0 (OASIS standard, 2020), and for GitHub Actions as annotations
+("Workflow commands for GitHub Actions") and a step summary in Markdown."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ from gpucheck.report.codec import to_json, written_out
 from gpucheck.report.finding import NEEDS_ACTION, Finding, Verdict
 from gpucheck.report.report import Report
 
-# XML 1.0 cannot hold these characters, even escaped (section 2.2, production Char). Lone surrogates have no encoding.
+# XML 1.0 forbids these characters, even escaped (section 2.2, production Char). Lone surrogates have no encoding.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def junit(report: Report) -> str:
-    """Return an XML document with a case for each finding. A warning passes with its text, except under `--strict`."""
-    # The command itself is a test case if it has no findings.
+    """Return an XML document with a test case for each finding. Without `--strict`, a warning passes."""
+    # Without findings, the command itself is a test case.
     whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
     findings = report.findings or (whole,)
     if why := report.incomplete:
-        findings += (
-            Finding("complete", "inconclusive", "the command did not finish", why.replace("the command", "it")),
-        )
+        why = why.replace("the command", "it")
+        findings += (Finding("complete", "inconclusive", "the command did not finish", why),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
-    suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
-    suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
-    suites.append(suite)
-    kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    counts = {name: str(sum(case.find(kind) is not None for case in cases)) for name, kind in kinds.items()}
+    suite = ElementTree.SubElement(suites, "testsuite", name=f"gpucheck {report.command}", timestamp=report.started)
+    suite.extend(cases)
+    tags = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in tags.items()}
     for element in (suites, suite):
         element.attrib.update(tests=str(len(cases)), **counts, time=f"{report.elapsed_s:.3f}")
     ElementTree.indent(suites)
@@ -46,28 +44,28 @@ def junit(report: Report) -> str:
 
 
 def is_strict(report: Report) -> bool:
-    """Return whether warnings count as failures: the command failed, and it has warnings but no failures."""
+    """Return whether `--strict` was given: the command failed, and it has warnings but no failures."""
     verdicts = {finding.verdict for finding in report.findings}
     return report.summary.exit == errors.FAILED and "fail" not in verdicts and "warn" in verdicts
 
 
 def clean(text: str) -> str:
-    """Return `text` with an escape for every character that XML cannot hold. ESC becomes `\\x1b`."""
-    return _FORBIDDEN.sub(lambda found: written_out(found.group()), text)
+    """Escape every character that XML does not allow. ESC becomes `\\x1b`."""
+    return _FORBIDDEN.sub(lambda match: written_out(match.group()), text)
 
 
 def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
-    # The name is the ID, because CI follows a case by its name and an ID never changes its meaning.
+    # The name is the ID, because CI tracks a case by its name and an ID never changes its meaning.
     classname = f"gpucheck.{command.replace(' ', '.')}"
     case = ElementTree.Element("testcase", {"classname": classname, "name": clean(finding.id)})
     elapsed = finding.evidence.get("elapsed_s")
     if isinstance(elapsed, (int, float)):
         case.set("time", f"{elapsed:.3f}")
     verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
-    kind = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
-    if kind:
-        outcome = ElementTree.SubElement(case, kind, {"message": clean(sentence(finding))})
-        if kind != "skipped":
+    tag = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
+    if tag:
+        outcome = ElementTree.SubElement(case, tag, {"message": clean(sentence(finding))})
+        if tag != "skipped":
             outcome.set("type", finding.id)
             outcome.text = clean(_details(finding))
     elif details := _details(finding):
@@ -76,7 +74,6 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
 
 
 def _details(finding: Finding) -> str:
-    """Return a finding's message, its fix and its evidence as lines."""
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")
@@ -116,27 +113,25 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
     }
     if "file" in finding.evidence:
         uri = quote(PurePath(str(finding.evidence["file"])).as_posix())
-        place: dict[str, Any] = {"artifactLocation": {"uri": uri}}
+        location: dict[str, Any] = {"artifactLocation": {"uri": uri}}
         if finding.evidence.get("line"):
             keys = {"startLine": "line", "startColumn": "column", "endLine": "end_line"}
             region = {key: finding.evidence.get(name) for key, name in keys.items()}
-            place["region"] = {key: value for key, value in region.items() if value}
-        result["locations"] = [{"physicalLocation": place}]
+            location["region"] = {key: value for key, value in region.items() if value}
+        result["locations"] = [{"physicalLocation": location}]
     return result
 
 
-# GitHub refuses a step summary above 1 MiB. It shows only the first 10 annotations of each level in a step.
+# GitHub refuses a step summary above 1 MiB.
 SUMMARY_LIMIT_BYTES = 1024 * 1024
-LEFT_OUT = "\n\nThe rest is left out here.\n"
+LEFT_OUT = "\n\nThe rest of the report does not fit into the step summary.\n"
 
 # GitHub would show terminal colours and other control characters as boxes.
 _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.environ) -> None:
-    """Write annotations to `stream` and append to the step summary. Do nothing outside of GitHub Actions."""
-    if variables.get("GITHUB_ACTIONS") != "true":
-        return
+    """Write annotations for GitHub Actions to `stream`, and append to the step summary."""
     stream.write(workflow_commands(report))
     if path := variables.get("GITHUB_STEP_SUMMARY"):
         try:
@@ -148,25 +143,25 @@ def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.
 
 
 def workflow_commands(report: Report) -> str:
-    """Return a line for each finding that failed, warns or is inconclusive; the summary has the others."""
-    is_error = is_strict(report)
+    """Return an annotation for each finding that needs action. The step summary has all findings."""
+    strict = is_strict(report)
     keys = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
     lines = []
     for finding in report.findings:
         if finding.verdict in NEEDS_ACTION:
             fix = f"\nTo do: {finding.fix}" if finding.fix else ""
             message = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
-            place = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
-            properties = {name: str(place[key]) for key, name in keys.items() if place.get(key)}
+            location = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
+            properties = {name: str(location[key]) for key, name in keys.items() if location.get(key)}
             properties["title"] = f"gpucheck {report.command}: {finding.title}"
-            lines.append(_workflow_command("error" if is_error else _LEVELS[finding.verdict], message, properties))
+            lines.append(_workflow_command("error" if strict else _LEVELS[finding.verdict], message, properties))
     if why := report.incomplete:
         message = f"{why.replace('the command was ', '')}: the report is not complete"
         lines.append(_workflow_command("error", message, {"title": f"gpucheck {report.command}"}))
     return "".join(lines)
 
 
-# A line end or percent sign would break a workflow command. Colons and commas separate its properties.
+# A line end or a percent sign would break a workflow command. Colons and commas separate properties.
 _IN_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _IN_PROPERTY = _IN_DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
@@ -184,5 +179,5 @@ def step_summary(report: Report) -> str:
     page = plain(markdown_page(report)).replace("\r", "")
     if len(page.encode()) <= SUMMARY_LIMIT_BYTES:
         return page
-    kept = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT)].decode("utf-8", "ignore")
-    return kept.rpartition("\n")[0] + LEFT_OUT
+    beginning = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT)].decode("utf-8", "ignore")
+    return beginning.rpartition("\n")[0] + LEFT_OUT

@@ -1,4 +1,4 @@
-"""`gpucheck compare` as blocks."""
+"""The page of `gpucheck compare`."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ _GATE, _CHANGES = "compare.slower", "compare.changes"
 def page(report: Report) -> Page:
     compared = report.results.get("compare")
     gate, changes = report.finding(_GATE), report.finding(_CHANGES)
-    # The first line is about the limit if one was set, else about the changes.
+    # With a limit, the first line is about the limit, else about the changes.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         return Page(findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     method = (
-        f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
-        f"whole table (Holm). same: within ±{within}"
+        f"speed new/old: below 1 is slower. Method: Yuen's t on the logarithms of the runs' lower quartiles, {alpha} "
+        f"for the whole table (Holm). Rows within ±{within} are the same"
     )
     first, under = _answer(compared.rows, report.summary.verdict, gate), [TextLine(_subject(compared, gate), "dim")]
     return Page(first, comparison(report), [TextLine(method)], others, cause, changes.fix if changes else None, under)
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> TextLine:
-    by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
+    by_change = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
         return text.answer(verdict, text.sentence(gate))
     if gate is not None and gate.verdict == "inconclusive":
-        which = gate.evidence["undecided"]
-        first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])
-        return text.answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
-    slower = by["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
-    unclear = len(by["cannot tell"])
-    if unclear == len(rows):
-        return text.answer("inconclusive", f"inconclusive: {text.counted(unclear, 'row')}; none shown to be slower")
-    doubtful = f"; {unclear} inconclusive" if unclear and not slower else ""
-    if not slower and not by["faster"]:
-        return text.answer(verdict, f"no change in {text.counted(len(by['same']), 'row')}{doubtful}")
-    changed, word = (slower, "slower") if slower else (by["faster"], "faster")
-    most = max(changed, key=_distance)
-    interval = f" ({bounds})" if (bounds := _interval(most)) else ""
-    figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{interval}"
-    return text.answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{doubtful}")
+        labels = gate.evidence["undecided"]
+        first = next((row_text(row) for row in rows if row_label(row) == labels[0]), labels[0])
+        return text.answer("inconclusive", f"inconclusive whether {_some(len(labels), rows)} slower: {first}")
+    slower = by_change["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
+    inconclusive = len(by_change["cannot tell"])
+    if inconclusive == len(rows):
+        return text.answer("inconclusive", f"inconclusive: {text.counted(inconclusive, 'row')}; no row proven slower")
+    remark = f"; {inconclusive} inconclusive" if inconclusive and not slower else ""
+    if not slower and not by_change["faster"]:
+        return text.answer(verdict, f"no change in {text.counted(len(by_change['same']), 'row')}{remark}")
+    changed, word = (slower, "slower") if slower else (by_change["faster"], "faster")
+    largest = max(changed, key=_distance)
+    interval = f" ({bounds})" if (bounds := _interval(largest)) else ""
+    change = f"{row_text(largest, ' ')} {speed_text(largest.ratio)}{interval}"
+    return text.answer(verdict, f"{_some(len(changed), rows)} {word}: {change}{remark}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:
@@ -98,21 +98,21 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
 
 
 def comparison(report: Report) -> list[PageBlock]:
-    """Return a line for each row of `results.compare`, changed rows first; nothing if nothing was compared."""
+    """Return the table of compared rows, changed rows first, or nothing if nothing was compared."""
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []
     gate = report.finding(_GATE)
     failed = gate.evidence["slower"] if gate is not None else []
     several = len({row.new_device for row in compared.rows}) > 1
-    order = {change: place for place, change in enumerate(_SIGNS)}
+    order = {change: position for position, change in enumerate(_SIGNS)}
     rows = sorted(compared.rows, key=lambda row: (order[row.change], -_distance(row) if row.change != "same" else 0))
     return [text.table(_COLUMNS, [_cells(row, failed=row_label(row) in failed, several=several) for row in rows])]
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
     notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
-    # Other lines already have the reason if there are too few runs, and `differences` if rows cannot be compared.
+    # The reason is shown elsewhere if there are too few runs, and in `differences` if rows cannot be compared.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS and not not_comparable(row.differences):
         notes.insert(0, row.why)
     label = row_text(row, " ")

@@ -1,4 +1,4 @@
-"""`gpucheck bench matmul`, `overlap`, `crossover` and `collective` as blocks."""
+"""The pages of `gpucheck bench matmul`, `overlap`, `crossover` and `collective`."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     from gpucheck.bench.matmul import judge
 
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
-    # A product with only one rate has no row for its burst rate.
+    # If a product has only one rate, the row of its burst rate is left out.
     measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
     scale, prefix = bench.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
-    # Integer operations are OP, not FLOP.
-    kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
-    median, *percentiles = bench.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
+    # The unit of integer operations is OP/s.
+    rate_units = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
+    median, *percentiles = bench.rates(", ".join(f"{prefix}{unit}" for unit in rate_units), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
@@ -73,7 +73,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("of peak", keep=text.ALWAYS if peaks else 8), lambda row: _share_of_dense_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), bench.time_text),
-        # The cell is empty if the precision is the requested one, which `-v` shows.
+        # The cell is empty if the computation had the requested precision.
         filled(
             Column("computed in", "left", keep=6),
             lambda row: text.verdict_cell("fail", other) if (other := _other_precision(row)) else "",
@@ -96,12 +96,12 @@ def _share_of_dense_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
 
 
 def _search(entries: Sequence[SearchResult]) -> list[PageBlock]:
-    known = [entry for entry in entries if entry.best is not None]
-    if not known:
+    found = [entry for entry in entries if entry.best is not None]
+    if not found:
         return []
-    rows = [(entry.dtype, shape) for entry in known for shape in entry.finalists or (entry.best,) if shape is not None]
+    rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = bench.flop_scale(max(shape.flop_per_s for _, shape in rows))
-    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in known))
+    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in found))
     columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
         filled(Column("dtype", "left"), lambda row: row[0]),
         filled(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
@@ -109,8 +109,8 @@ def _search(entries: Sequence[SearchResult]) -> list[PageBlock]:
         numbers(Column("from", keep=4), lambda row: row[1].ci_low, scale),
         numbers(Column("to", keep=4), lambda row: row[1].ci_high, scale),
     )
-    final = all(entry.finalists for entry in known)
-    head = "search: the finalists, measured in turns" if final else "search: the best so far"
+    is_complete = all(entry.finalists for entry in found)
+    head = "search: the finalists, measured in turns" if is_complete else "search: the best so far"
     return [TextLine(), TextLine(head), table_of(rows, columns)]
 
 
@@ -148,16 +148,15 @@ def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, li
 
 
 def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
-    """Return how much of a copy is hidden, in the worse direction."""
     from gpucheck.bench.overlap import judge  # imported late: only this page needs the judge
 
     if not entries:
         return None
-    least = min(entries, key=lambda entry: entry.overlap)
-    hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
+    worse = min(entries, key=lambda entry: entry.overlap)
+    hidden = units.percent(min(max(worse.overlap, 0.0), 1.0))
     note = bench.note_cell([*judge.doubts(entries) - {*judging.OF_THE_MACHINE}]).text
     doubt = f" ({note})" if note else ""
-    return Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")
+    return Answer(device, f"{hidden} of a {worse.host_memory} copy hides behind compute{doubt}")
 
 
 def crossover_page(report: Report) -> Page:
@@ -167,28 +166,28 @@ def crossover_page(report: Report) -> Page:
         return UNKNOWN if size is None else short_text(entry.operation, size)
 
     def speedup(entry: CrossoverResult) -> str:
-        won = entry.speedup
-        return f"{bench.ratio_text(won.ratio)} at {size_text(entry.operation, won.size)}" if won else ""
+        best = entry.speedup
+        return f"{bench.ratio_text(best.ratio)} at {size_text(entry.operation, best.size)}" if best else ""
 
     def why_not(entry: CrossoverResult) -> str:
         if entry.device_faster_from is not None:
             return ""
         return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
 
-    def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
-        """Return `GPU pays from matmul 512×512; not elementwise`, with copies if any entry timed them."""
-        copied = [entry for entry in entries if entry.transfers] or entries
-        won = [entry for entry in copied if entry.device_faster_from is not None]
-        # The answer holds for the sizes tried. The table has the largest; the line has it too if sizes stopped early.
-        lost = ", ".join(
+    def answer(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
+        """Return a text such as `GPU pays from matmul 512×512; not elementwise`, by times with copies if measured."""
+        with_copies = [entry for entry in entries if entry.transfers] or entries
+        faster = [entry for entry in with_copies if entry.device_faster_from is not None]
+        # The answer holds only up to the largest size tried, which the line names if the benchmark stopped early.
+        slower = ", ".join(
             entry.operation + (f" up to {size_text(entry.operation, entry.largest)}" if entry.ended_by else "")
-            for entry in copied
+            for entry in with_copies
             if entry.device_faster_from is None
         )
-        if not won:
-            return Answer(device, f"GPU does not pay for {lost}") if entries else None
-        pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in won)
-        return Answer(device, f"GPU pays from {pays}{f'; not {lost}' if lost else ''}")
+        if not faster:
+            return Answer(device, f"GPU does not pay for {slower}") if entries else None
+        pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in faster)
+        return Answer(device, f"GPU pays from {pays}{f'; not {slower}' if slower else ''}")
 
     columns: tuple[ColumnOf[CrossoverResult], ...] = (
         text.once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
@@ -202,12 +201,11 @@ def crossover_page(report: Report) -> Page:
     return bench.pages_of(
         report,
         _entries(report, report.results.get("bench_crossover", ())),
-        answered,
+        answer,
         lambda device, entries: [table_of(entries, columns)] if entries else [],
     )
 
 
-# The operations, each with the unit of its sizes.
 _OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
 
 
@@ -215,7 +213,7 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     text.once(Column("collective", "left"), lambda row: str(row.case["collective"])),
     filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     filled(Column("time", keep=7), bench.time_text),
-    # Small arrays reach a millionth of what large ones do: each rate has its own unit.
+    # Small arrays reach a millionth of the rate of large arrays, so each rate has its own unit.
     filled(
         Column("algbw", keep=5),
         lambda row: units.byte_rate(row.rate.median / row.method.details["bus_factor"]) if row.rate else UNKNOWN,
@@ -234,19 +232,19 @@ def collective_page(report: Report) -> Page:
     largest = largest_collectives(rows)
     best = largest.get("all-reduce") or next(iter(largest.values()))
     case, is_gloo = best.case, best.case["backend"] == "gloo"
-    # The figure belongs to all devices, not to one.
-    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {text.short_name(best.device)}"
-    place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
+    # The rate belongs to all devices together.
+    devices = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {text.short_name(best.device)}"
+    devices += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
-    by = f"{case['backend']}{', host transport' if is_gloo else ''}"
-    sentence = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{bench.doubt(best)} ({by})"
+    backend = f"{case['backend']}{', host transport' if is_gloo else ''}"
+    sentence = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{bench.doubt(best)} ({backend})"
     findings = [replace(finding, device=None) for finding in report.findings]
-    # A collective without a row is missing in the table: its finding stands below.
-    left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
+    # A collective that was not run has no row in the table, so its finding is below the table.
+    not_run = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
     body: list[PageBlock] = [
         table_of(rows, _COLLECTIVE_COLUMNS),
-        *([TextLine()] if left else []),
-        *(TextLine(f"{finding.title} ({finding.message})") for finding in left),
+        *([TextLine()] if not_run else []),
+        *(TextLine(f"{finding.title} ({finding.message})") for finding in not_run),
     ]
-    report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
-    return bench.bench_page(report, [Answer(DeviceRef(place), sentence)], body, bench.flag_lines(rows))
+    report = replace(report, findings=tuple(finding for finding in findings if finding not in not_run))
+    return bench.bench_page(report, [Answer(DeviceRef(devices), sentence)], body, bench.flag_lines(rows))

@@ -1,4 +1,4 @@
-"""`gpucheck doctor` and `smoke` as blocks, and what pages about the machine share: the order of findings, versions."""
+"""The pages of `gpucheck doctor` and `smoke`, and the order of findings and the versions for all pages of a machine."""
 
 from __future__ import annotations
 
@@ -16,61 +16,64 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import NEEDS_ACTION, Finding, Verdict
 from gpucheck.report.report import Report, in_short
 
-if TYPE_CHECKING:  # `devices`, which shows no such result, starts faster without these classes
+if TYPE_CHECKING:  # `devices` does not need these classes, and starts faster without them
     from gpucheck.report.results.short import StageStanding
 
 _COLUMNS = (Column("stage", "left"), Column("state", "left"), Column("shown by", "left", wraps=True))
-# The sign of a stage's state: an unknown stage is not healthy.
+# The sign and the word of each state of a stage. An unknown stage does not pass.
 _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "ok"),
     "broken": ("fail", "broken"),
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "unknown"),
 }
-# The verdicts that ask for action, the worst first.
+# The verdicts that need action, the worst first.
 COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
     result = report.results.get("doctor")
     first = report.finding(result.first or "") if result is not None else None
-    because = [finding for finding in report.findings if "because_of" in finding.evidence]
-    others = [finding for finding in report.findings if finding not in because]
+    follow_on = [finding for finding in report.findings if "because_of" in finding.evidence]
+    others = [finding for finding in report.findings if finding not in follow_on]
     body = ladder(result.rungs if result is not None else (), "" if first is None else first.title)
-    if because:
-        follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
-        body.append(TextLine(f"follow-on failures: {follows}", "dim"))
+    if follow_on:
+        titles = ", ".join(f"{finding.title} ({finding.id})" for finding in follow_on)
+        body.append(TextLine(f"follow-on failures: {titles}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
-        # The symptom and the certainty; `explain` has more under the ID.
-        sure = text.SURE[first.evidence["certainty"]]
-        under = [TextLine(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
+        # The ID after the symptom and the certainty is an argument of `explain`.
+        certainty = text.SURE[first.evidence["certainty"]]
+        under = [
+            TextLine(f"{first.message} ({certainty}, {first.id})" if first.message else f"{certainty} ({first.id})")
+        ]
         if first.evidence.get("settle"):
             under.append(TextLine(f"to make sure: {first.evidence['settle']}"))
-        line = text.answer(first.verdict, first.title)
-        return Page(line, body, findings=others, cause=first, under=under, order=sort_position)
-    # The finding about the whole machine: torch uses the GPU, there is none, or no cause was found.
-    whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
-    counts = Counter(finding.verdict for finding in others if finding is not whole)
-    if whole is not None and whole.verdict == "pass" and counts["fail"]:
-        # A lost GPU comes first, and then the line that the others work.
-        body = [TextLine(text.sentence(whole)), TextLine(), *body]
-        return Page(None, body, findings=[finding for finding in others if finding is not whole], order=sort_position)
-    return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=sort_position)
+        answer = text.answer(first.verdict, first.title)
+        return Page(answer, body, findings=others, cause=first, under=under, order=sort_position)
+    # The finding about the machine: torch uses the GPU, there is no GPU, or no cause was found.
+    overall = next((finding for finding in others if finding.id.startswith("doctor.")), None)
+    counts = Counter(finding.verdict for finding in others if finding is not overall)
+    if overall is not None and overall.verdict == "pass" and counts["fail"]:
+        # A lost GPU comes first. The line that torch can use the other GPUs follows.
+        body = [TextLine(text.sentence(overall)), TextLine(), *body]
+        return Page(None, body, findings=[finding for finding in others if finding is not overall], order=sort_position)
+    line = _summary(overall, counts) if overall else None
+    return Page(line, body, findings=others, cause=overall, order=sort_position)
 
 
-def _whole(whole: Finding, others: Counter[Verdict]) -> TextLine:
-    """Return the line about the machine; its verdict is the worst of the other findings that need action."""
+def _summary(overall: Finding, others: Counter[Verdict]) -> TextLine:
+    """Return the line about the machine. Its verdict is the worst of the other findings that need action."""
     counts = {verdict: text.counted(others[verdict], word) for verdict, word in COUNTED.items() if others[verdict]}
-    if whole.verdict == "inconclusive":
-        return text.answer("inconclusive", whole.title)
+    if overall.verdict == "inconclusive":
+        return text.answer("inconclusive", overall.title)
     if not counts:
-        return text.answer(whole.verdict, text.sentence(whole))
-    return text.answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
+        return text.answer(overall.verdict, text.sentence(overall))
+    return text.answer(next(iter(counts)), f"{overall.title}; {', '.join(counts.values())}")
 
 
 def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[PageBlock]:
-    """Return the stages of this machine, without the `title` that the first line already has."""
+    """Return the table of stages. Leave out the `title` of the first line."""
     rows = [
         (stage.rung, text.verdict_cell(*_STATES[stage.state]), "" if stage.shown_by == title else stage.shown_by)
         for stage in rungs
@@ -79,7 +82,7 @@ def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[PageBlock]:
     return [text.table(_COLUMNS, rows), TextLine()] if rows else []
 
 
-_ENDED: dict[Verdict, str] = {
+_OUTCOMES: dict[Verdict, str] = {
     "fail": "failed",
     "inconclusive": "inconclusive",
     "warn": "warned",
@@ -99,29 +102,29 @@ _CHECKS = (
 
 def smoke_page(report: Report) -> Page:
     findings = report.findings
-    every = [_checks(findings)] if findings else []
+    all_checks = [_checks(findings)] if findings else []
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and the reason is the answer.
-        return Page(None, versions_line(report.facts), every, cause=findings[0])
-    used = list(dict.fromkeys(finding.device for finding in findings if finding.device))
-    asking = []
+        return Page(None, versions_line(report.facts), all_checks, cause=findings[0])
+    device_ids = list(dict.fromkeys(finding.device for finding in findings if finding.device))
+    need_action = []
     for finding in findings:
-        # A check's title states what must be true, and beside a failure it would seem to be true. Findings that are not
-        # checks (a device that did not open, a requirement) have a title that says what is wrong.
+        # The title of a check is the correct state, so a failure shows the ID instead. Other findings (a device that
+        # did not open, a requirement) have the failure in their title.
         if finding.device:
-            title = f"{finding.device}: {finding.id}" if len(used) > 1 else finding.id
+            title = f"{finding.device}: {finding.id}" if len(device_ids) > 1 else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
-        asking += [finding] if finding.verdict in NEEDS_ACTION else []
+        need_action += [finding] if finding.verdict in NEEDS_ACTION else []
     counts = Counter(finding.verdict for finding in findings)
-    words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _ENDED.items() if counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _OUTCOMES.items() if counts[verdict])
     words = words or "no check ran"
-    if used:
-        name = next((text.short_name(device) for device in report.facts.devices if used == [device.id]), "")
-        words += f" · {f'{name} ' if name else ''}({', '.join(in_short(used))})"
+    if device_ids:
+        name = next((text.short_name(device) for device in report.facts.devices if device_ids == [device.id]), "")
+        words += f" · {f'{name} ' if name else ''}({', '.join(in_short(device_ids))})"
     verdict = report.summary.verdict
     is_undecided = not report.summary.complete and verdict in ("pass", "skip", "info")
     line = text.answer("inconclusive" if is_undecided else verdict, words)
-    return Page(line, versions_line(report.facts), every, asking)
+    return Page(line, versions_line(report.facts), all_checks, need_action)
 
 
 def _checks(findings: Sequence[Finding]) -> PageBlock:
@@ -133,33 +136,30 @@ def _checks(findings: Sequence[Finding]) -> PageBlock:
     return text.table(_CHECKS, rows)
 
 
-# Checks outside the table, of GPUs that the driver does not list and of the log, come first.
+# The positions of `CHECKS`. Checks of the log, and of GPUs that the driver does not list, have the first position.
 _ORDER = {
-    **{check: place for place, (check, _) in enumerate(CHECKS)},
+    **{check: position for position, (check, _) in enumerate(CHECKS)},
     **dict.fromkeys(("devices.unlisted", hardware.SXIDS, hardware.NVLINK), 0),
 }
 
 
 def sort_position(finding: Finding) -> int:
-    """Return the sort position among findings of one verdict: findings that are in no table first, then checks in table
-    order, then warnings about the use or the environment of a GPU.
-    """
+    """Return the sort position among findings of one verdict: findings without a position in `CHECKS`, then `CHECKS`,
+    then warnings about the use or the environment of a GPU."""
     group, _, name = finding.id.partition(".")
-    known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
-    if known is not None:
-        return known
-    # Warnings about the use or the environment of a GPU come last.
+    position = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
+    if position is not None:
+        return position
     is_of_use = group not in ("devices", "log", "load") or finding.id in ("devices.foreign_memory", "devices.order")
     return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
 
 
 def versions_line(facts: Facts) -> list[PageBlock]:
-    """Return the versions; empty for a command that was cut off before they were read."""
+    """Return the versions, or nothing if the command was cut off before it read them."""
     return [TextLine(versions(facts), "dim")] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:
-    """Return driver, torch and Python in one line."""
     driver, torch = facts.driver, facts.torch
     parts = ["no NVIDIA driver", "no torch", *([f"Python {facts.python.version}"] if facts.python is not None else [])]
     if driver is not None and driver.version:

@@ -1,4 +1,4 @@
-"""`gpucheck fleet check` and `fleet judge` as blocks, and the lists of a fleet."""
+"""The pages of `gpucheck fleet check` and `fleet judge`, and the lists of good and bad nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
 _NODES: tuple[ColumnOf[FleetNode], ...] = (
     filled(Column("node", "left"), lambda row: row.host),
     filled(Column("state", "left"), lambda row: text.verdict_cell(*VERDICTS[row.state])),
-    # Cause and fix share a cell: a separate column would be dropped first at 80 columns.
+    # Cause and fix share a cell, because 80 columns have no space for a separate column.
     filled(
         Column("cause → what to do", "left", wraps=True),
         lambda row: f"{row.cause or UNKNOWN}{f' {text.ADVICE}{row.fix}' if row.fix else ''}",
@@ -60,7 +60,7 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     not_good = [row for row in fleet.nodes if row.state != "good"]
     body: list[PageBlock] = [table_of(not_good, _NODES), TextLine()] if not_good else []
     body.append(TextLine(_counts(fleet)))
-    # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
+    # The nodes come first. Warnings about documents and settings are rarely the reason to look at the page.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [TextLine(), *text.finding_lines(warnings)] if warnings else []
     groups: list[PageBlock] = [TextLine(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
@@ -77,8 +77,8 @@ def _counts(fleet: FleetResult) -> str:
 
 
 def _node(report: Report, node: NodeDocument) -> Page:
-    to_act_on = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
-    ranked = sorted(to_act_on, key=lambda finding: WORST_FIRST.index(finding.verdict))
+    need_action = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
+    ranked = sorted(need_action, key=lambda finding: WORST_FIRST.index(finding.verdict))
     cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
@@ -93,22 +93,22 @@ def _node(report: Report, node: NodeDocument) -> Page:
         for part, verdict, why in outcomes
     ]
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
-    done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
-    named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in to_act_on if finding is not cause]
-    body: list[PageBlock] = [text.table(_PARTS, rows), TextLine(), TextLine(done)] if node.parts else []
+    contents = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
+    named = [replace(row, title=f"{row.id}: {row.title}") for row in need_action if row is not cause]
+    body: list[PageBlock] = [text.table(_PARTS, rows), TextLine(), TextLine(contents)] if node.parts else []
     return Page(answer, body, findings=named, cause=cause)
 
 
 def _outcome(part: NodePart, gpus: int | None) -> tuple[Verdict, str]:
-    """Return the verdict of a part and its reason. Results of a part that ran out of time do not count as passed."""
+    """Return the verdict of a part and the reason. A part that ran out of time does not pass."""
     if gpus == 0 and part.exit == 0 and not part.ended:
-        # These parts look only at GPUs. The others run on the CPU of a node without a GPU.
+        # On a node without a GPU, the parts that do not check GPUs run on the CPU.
         is_of_gpus = part.id in ("devices", "doctor", "memory")
         return ("skip", "no GPU to check") if is_of_gpus else ("pass", "on the CPU; no GPU to check")
     return "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive"), part.ended
 
 
 def listed(report: Report, which: Literal["good", "bad"]) -> str:
-    """Return the good nodes, or those that must not be used, one name per line."""
+    """Return the names of the good nodes, or of the bad and silent nodes, one per line."""
     fleet = report.results.get("fleet_judge")
     return "".join(f"{name}\n" for name in (getattr(fleet, which) if fleet is not None else ()))

@@ -19,9 +19,9 @@ from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import NEEDS_ACTION, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
-# These limits on a table's rows and a text's characters keep a page below 1 MB, so that it can be mailed.
+# Limits on a table's rows and a text's characters. The page stays below 1 MB, which fits into an e-mail.
 MOST_ROWS, MOST_TEXT = 300, 2000
-# The content security policy is a second protection besides the escapes. Nothing on the page runs or is loaded.
+# The content security policy is a second protection besides the escapes: the page runs and loads nothing.
 _HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -30,7 +30,7 @@ _HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 """
-# The classes are the styles of blocks. Each colour has a contrast of at least 4.5 on its background.
+# The classes are the styles of `TextLine` and `Cell`. Each colour has a contrast of at least 4.5 on its background.
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f2328; --rule: #d1d9e0;
   --dim: #59636e; --green: #116329; --yellow: #7d4e00; --red: #cf222e; --cyan: #1b7c83; }
@@ -65,20 +65,20 @@ def counts(verdicts: Sequence[Verdict]) -> str:
 
 
 def sheet(reports: Sequence[tuple[str, Report]], *, serials: bool = False) -> str:
-    """Return one page of these reports with their file names, the worst first."""
-    sent = [(to_send(report, serials=serials), Path(file).name) for file, report in reports]
-    shown = [(*answer_of(report), f"gpucheck {report.command}", report, file) for report, file in sent]
-    shown.sort(key=lambda row: WORST_FIRST.index(row[0]))
-    worst, _, head, *_ = shown[0]
-    head = head if len(shown) == 1 else f"gpucheck: {len(shown)} results"
-    verdicts = counts([verdict for verdict, *_ in shown]) if len(shown) > 1 else worst
-    machines = dict.fromkeys(_machine(report, serials=serials) for *_, report, _ in shown)
+    """Return a page of reports, each with its file name, the worst report first. `serials` shows serial numbers."""
+    stripped = [(to_send(report, serials=serials), Path(file).name) for file, report in reports]
+    rows = [(*answer_of(report), f"gpucheck {report.command}", report, file) for report, file in stripped]
+    rows.sort(key=lambda row: WORST_FIRST.index(row[0]))
+    worst, _, head, *_ = rows[0]
+    head = head if len(rows) == 1 else f"gpucheck: {len(rows)} results"
+    verdicts = counts([verdict for verdict, *_ in rows]) if len(rows) > 1 else worst
+    machines = dict.fromkeys(_machine(report, serials=serials) for *_, report, _ in rows)
     body = [f"<h1>{_text(head)}: {verdicts}</h1>", *(f"<p>{_text(line)}</p>" for lines in machines for line in lines)]
-    for place, (verdict, said, title, *_) in enumerate(shown if len(shown) > 1 else (), 1):
-        link = f'<a href="#d{place}">{place}. {_text(title)}</a>'
-        body.append(f"<p>{link} {SIGNS[verdict][0]} {verdict}: {_code(said)}</p>")
-    for place, (verdict, _, title, report, file) in enumerate(shown, 1):
-        body.append(f'<section id="d{place}"><h2>{place}. {_text(title)}: {SIGNS[verdict][0]} {verdict}</h2>')
+    for number, (verdict, answer, title, *_) in enumerate(rows if len(rows) > 1 else (), 1):
+        link = f'<a href="#d{number}">{number}. {_text(title)}</a>'
+        body.append(f"<p>{link} {SIGNS[verdict][0]} {verdict}: {_code(answer)}</p>")
+    for number, (verdict, _, title, report, file) in enumerate(rows, 1):
+        body.append(f'<section id="d{number}"><h2>{number}. {_text(title)}: {SIGNS[verdict][0]} {verdict}</h2>')
         body += [*_section(report, file), "</section>"]
     body.append(f"<footer>Made by gpucheck {gpucheck.__version__}. The page loads nothing from elsewhere.</footer>")
     style = f"<title>{worst}: {_text(head)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
@@ -86,19 +86,19 @@ def sheet(reports: Sequence[tuple[str, Report]], *, serials: bool = False) -> st
 
 
 def _text(value: str) -> str:
-    """Return the text escaped for HTML, cut to `MOST_TEXT`, with non-printing characters made visible."""
+    """Return the text escaped for HTML, cut to `MOST_TEXT` characters, with visible non-printing characters."""
     return html.escape(visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"))
 
 
 def _code(line: str) -> str:
-    """Return a line as HTML. Parts between backticks become code."""
+    """Return a line as HTML. Text between backticks becomes code."""
     parts = line.split("`")
     if len(parts) % 2 == 0:
         return _text(line)
-    return "".join(f"<code>{_text(part)}</code>" if place % 2 else _text(part) for place, part in enumerate(parts))
+    return "".join(f"<code>{_text(part)}</code>" if index % 2 else _text(part) for index, part in enumerate(parts))
 
 
-# Folders that every system has, and the first parts of JSON Pointers into the document. Other folders are the sender's.
+# Folders of every system, and first parts of JSON Pointers into the document. Other folders belong to the sender.
 _OF_THE_SYSTEM = "dev|proc|sys|usr|lib|lib64|etc|bin|sbin|boot|run|var|devices|driver|host|torch|python"
 _FOLDER = re.compile(
     rf"(?<![\w:/.~])~?/(?!(?:{_OF_THE_SYSTEM})/)(?:[^\s/:\"'`,;()<>|]+/)+|[A-Za-z]:\\(?:[^\s\\/:\"]+\\)+"
@@ -107,30 +107,30 @@ _FOLDER = re.compile(
 
 def to_send(report: Report, *, serials: bool) -> Report:
     """Return the report without the sender's folders, and without serial numbers of GPUs unless `serials`."""
-    known = [device.serial for device in report.facts.devices if device.serial and not serials]
-    # Shorter values are not treated as serial numbers.
-    hidden = "|".join(re.escape(serial) for serial in known if len(serial) >= 6)
+    found = [device.serial for device in report.facts.devices if device.serial and not serials]
+    # A text shorter than 6 characters may have another meaning.
+    hidden = "|".join(re.escape(serial) for serial in found if len(serial) >= 6)
     pattern = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
 
-    def without(value: Any) -> Any:
+    def strip(value: Any) -> Any:
         if type(value) is str:
             return _FOLDER.sub("", pattern.sub("", value) if pattern is not None else value)
         if isinstance(value, list):
-            return [without(item) for item in value]
+            return [strip(item) for item in value]
         if isinstance(value, dict):
-            return {without(name): without(item) for name, item in value.items()}
+            return {strip(name): strip(item) for name, item in value.items()}
         return value
 
-    bare = tuple(device if serials else replace(device, serial=None) for device in report.facts.devices)
-    return from_json(Report, without(to_json(replace(report, facts=replace(report.facts, devices=bare)))))
+    shown = tuple(device if serials else replace(device, serial=None) for device in report.facts.devices)
+    return from_json(Report, strip(to_json(replace(report, facts=replace(report.facts, devices=shown)))))
 
 
 def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
-    """Return lines that identify the machine: the host, its GPUs with firmware, and the installed versions."""
+    """Return lines that describe the machine: the host, its GPUs with firmware, and the installed versions."""
     facts, host = report.facts, report.facts.host
     gpus = [device for device in facts.devices if device.kind != "cpu"]
-    about = () if host is None else (host.system, host.release, host.architecture, host.container)
-    lines = [" ".join(filter(None, about))]
+    words = () if host is None else (host.system, host.release, host.architecture, host.container)
+    lines = [" ".join(filter(None, words))]
     for gpu in gpus:
         parts = (
             gpu.name,
@@ -145,25 +145,24 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
-    """Return a document's verdict, the worst of report, findings and first line, and that line without its sign."""
+    """Return the worst verdict of the report, its findings and its first line, and the first line without its sign."""
     line = next((block.text for block in text.parts_of(report, verbose=False)[0] if isinstance(block, TextLine)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
-    shown: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
-    verdicts += [shown] if shown else []
-    asking = [verdict for verdict in verdicts if verdict in NEEDS_ACTION]
-    return min(asking or verdicts[:1], key=WORST_FIRST.index), line[2:] if shown else line
+    of_line: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
+    verdicts += [of_line] if of_line else []
+    need_action = [verdict for verdict in verdicts if verdict in NEEDS_ACTION]
+    return min(need_action or verdicts[:1], key=WORST_FIRST.index), line[2:] if of_line else line
 
 
 def _section(report: Report, file: str) -> list[str]:
-    """Return one document: its screen, its origin, and the details that `-v` shows."""
-    quiet = text.parts_of(report, verbose=False)
-    details = text.parts_of(report, verbose=True)[len(quiet) :]
+    screen = text.parts_of(report, verbose=False)
+    details = text.parts_of(report, verbose=True)[len(screen) :]
     command = shlex.join(("gpucheck", *(report.argv or (report.command,))))
     took = f"took {units.duration(report.elapsed_s)}" if report.elapsed_s > 0 else ""
     origin = " · ".join(filter(None, (file, f"`{command}`", report.started, took)))
     more = list(_blocks(block for part in details for block in part))
     more = ["<details><summary>Details</summary>", *more, "</details>"] if more else []
-    return [*_blocks(block for part in quiet for block in part), f'<p class="dim">{_code(origin)}</p>', *more]
+    return [*_blocks(block for part in screen for block in part), f'<p class="dim">{_code(origin)}</p>', *more]
 
 
 def _blocks(blocks: Iterable[PageBlock]) -> Iterable[str]:
@@ -175,24 +174,24 @@ def _blocks(blocks: Iterable[PageBlock]) -> Iterable[str]:
 
 
 def _table(table: Table) -> Iterable[str]:
-    """Yield a table without columns of bars, which only repeat the next column's figures."""
+    """Yield a table without the columns of bars, whose values the next column has as numbers."""
     bars = set(f"█░ {EIGHTHS}")
-    kept = [
-        (place, column)
-        for place, column in enumerate(table.columns)
-        if column.head or not all(set(row[place].text) <= bars for row in table.rows)
+    columns = [
+        (index, column)
+        for index, column in enumerate(table.columns)
+        if column.head or not all(set(row[index].text) <= bars for row in table.rows)
     ]
     if not table.rows:
         return
     yield '<div class="scroll" tabindex="0" role="group" aria-label="table"><table>'
-    yield f"<tr>{''.join(_cell(column, column.head, 'th') for _, column in kept)}</tr>"
+    yield f"<tr>{''.join(_cell(column, column.head, 'th') for _, column in columns)}</tr>"
     for row in table.rows[:MOST_ROWS]:
-        yield f"<tr>{''.join(_cell(column, row[place].text, 'td', row[place].style) for place, column in kept)}</tr>"
+        yield f"<tr>{''.join(_cell(column, row[index].text, 'td', row[index].style) for index, column in columns)}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
-        yield f'<p class="dim">and {len(table.rows) - MOST_ROWS} more rows: the JSON has all</p>'
+        yield f'<p class="dim">and {len(table.rows) - MOST_ROWS} more rows: the JSON has all rows</p>'
 
 
 def _cell(column: Column, content: str, tag: str, style: str = "") -> str:
-    shape = "right" if column.align == "right" else "long" if len(content) > 40 else ""
-    return f'<{tag} class="{f"{shape} {style}".strip()}">{_text(content)}</{tag}>'
+    layout = "right" if column.align == "right" else "long" if len(content) > 40 else ""
+    return f'<{tag} class="{f"{layout} {style}".strip()}">{_text(content)}</{tag}>'

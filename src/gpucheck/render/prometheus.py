@@ -1,7 +1,7 @@
 """Render a report in Prometheus' text format for node_exporter's textfile collector.
 
-Units are base units, and labels are names rather than sentences. No line has a timestamp, because node_exporter refuses
-them. A metric keeps its name and meaning in later versions.
+Values are in base units, and labels are names. Lines have no timestamps, because node_exporter refuses timestamps. A
+metric keeps its name and meaning in later versions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 Labels = Mapping[str, str | None]
 MetricSample = tuple[str, Labels, float | None]
 
-# Every metric by its name after the prefix, with its help and, for a figure of a device, the function that reads it.
+# Every metric by its name after the prefix: its help and, for a metric of a device, the function that reads its value.
 METRICS: dict[str, tuple[str, Callable[[Device], float | None] | None]] = {
-    "success": ("1: the command was completed and nothing failed.", None),
+    "success": ("1 if the command finished and nothing failed.", None),
     "exit_code": ("Exit status of the command.", None),
     "last_run_timestamp_seconds": ("When the command ended, in seconds since 1970.", None),
     "duration_seconds": ("How long the command took.", None),
     "build_info": ("Versions of gpucheck, torch and the driver; always 1.", None),
-    "check_verdict": ("1 for the verdict that the check has, 0 for the others.", None),
-    "device_info": ("Name and place of a device; always 1.", None),
+    "check_verdict": ("1 for the verdict of the check, 0 for other verdicts.", None),
+    "device_info": ("Name and PCI bus ID of a device; always 1.", None),
     "device_memory_total_bytes": ("Memory of the device.", lambda device: device.memory_total_bytes),
     "device_memory_used_bytes": ("Memory in use on the device.", lambda device: device.memory_used_bytes),
     "device_utilization_ratio": (
-        "Share of the time with a kernel at work.",
+        "Share of the time in which a kernel ran.",
         lambda device: device.utilization_percent and device.utilization_percent / 100,
     ),
     "device_temperature_celsius": ("Temperature of the device.", lambda device: device.temperature_celsius),
@@ -58,11 +58,11 @@ METRICS: dict[str, tuple[str, Callable[[Device], float | None] | None]] = {
     "measurement_bytes_per_second": ("Median rate in bytes.", None),
     "measurement_flop_per_second": ("Median rate in floating-point operations.", None),
     "measurement_operations_per_second": ("Median rate in operations on whole numbers.", None),
-    "measurement_per_second": ("Median rate in samples, launches or what else the benchmark counts.", None),
+    "measurement_per_second": ("Median rate in samples, launches or another unit of the benchmark.", None),
     "fleet_nodes": ("Nodes of the run by state.", None),
-    "fleet_suspect": ("1: more nodes are bad than --max-bad allows.", None),
-    "fleet_node_state": ("1 for the state that the node is in.", None),
-    "fleet_rate_ratio": ("Rate of a slow device over that of its siblings, or of the part's peak.", None),
+    "fleet_suspect": ("1 if more nodes are bad than --max-bad allows.", None),
+    "fleet_node_state": ("1 for the state of the node.", None),
+    "fleet_rate_ratio": ("Rate of a slow device, divided by the rate of its siblings or the peak of its model.", None),
 }
 _RATES = {
     "B/s": "measurement_bytes_per_second",
@@ -72,23 +72,22 @@ _RATES = {
 
 
 def metrics(report: Report) -> str:
-    """Return the metrics of a report: the command's outcome, checks, devices, rates and the fleet."""
     # Each series is written once, because a duplicate would make the whole file invalid.
     samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):
         if value is not None:
             # The format has only three escapes.
             texts = {key: str(text).translate(_ESCAPES) for key, text in labels.items() if text}
-            said = ",".join(f'{key}="{text}"' for key, text in texts.items())
-            samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
+            label_text = ",".join(f'{key}="{text}"' for key, text in texts.items())
+            samples.setdefault(name, {}).setdefault(f"{{{label_text}}}" if label_text else "", value)
     lines = []
     for name, (help, _) in METRICS.items():
-        if series_of := samples.get(name):
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
-            for series, value in series_of.items():
+        if values := samples.get(name):
+            metric_type = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {metric_type}"]
+            for label_text, value in values.items():
                 is_whole = float(value).is_integer() and abs(value) < 1e15
-                lines.append(f"{PREFIX}{name}{series} {int(value) if is_whole else repr(float(value))}")
+                lines.append(f"{PREFIX}{name}{label_text} {int(value) if is_whole else repr(float(value))}")
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +95,7 @@ def _samples(report: Report) -> Iterator[MetricSample]:
     command = {"command": report.command}
     yield "success", command, float(report.summary.complete and report.summary.exit == errors.OK)
     yield "exit_code", command, report.summary.exit
-    with contextlib.suppress(ValueError):  # a document without a valid time
+    with contextlib.suppress(ValueError):  # the document has no valid time
         started = calendar.timegm(time.strptime(report.started, "%Y-%m-%dT%H:%M:%SZ"))
         yield "last_run_timestamp_seconds", command, started + report.elapsed_s
     yield "duration_seconds", command, report.elapsed_s

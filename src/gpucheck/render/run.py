@@ -24,7 +24,7 @@ NAMES = {
     **{name: f"{name}()" for name in ("bool", "float", "int", "nonzero")},
     **{name: f".{name}()" for name in ("item", "tolist")},
 }
-# The exit statuses of a program that was ended on request.
+# The exit statuses of a program that ended on request.
 _ASKED_TO_END = tuple(-getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -35,10 +35,10 @@ def page(report: Report) -> Page:
     if result is None or time is None:
         return Page(findings=report.findings)
     where = "; ".join(device.name for device in result.devices)
-    # The answer is what ended the program, or what it waited for if it ended normally or on request.
-    raised = result.error
-    by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
-    main = report.finding("run.memory.full") or (ended if by_itself else None) or time
+    # The first line is the reason why the program ended. After a normal end or an end on request, it is the time.
+    error = result.error
+    is_failure = error.kind != "KeyboardInterrupt" if error else (result.exit or 0) not in _ASKED_TO_END
+    main = report.finding("run.memory.full") or (ended if is_failure else None) or time
     words = text.sentence(main) + (f" · {where}" if where else "")
     body: list[PageBlock] = list(_time(result))
     job = next((finding for finding in report.findings if finding.id.startswith("run.ranks.")), None)
@@ -46,7 +46,7 @@ def page(report: Report) -> Page:
         if job.verdict == "inconclusive":
             body = [*_periodic(report.findings), *body]
         elif main.id != "run.memory.full":
-            # The job's verdict comes first, and this rank's verdict follows.
+            # The job's verdict comes before this rank's verdict.
             main, body = job, [*ranks_page(report).body, TextLine(), TextLine(f"rank 0: {words}"), *body]
             words = text.sentence(main)
     folder = os.getcwd()
@@ -56,30 +56,26 @@ def page(report: Report) -> Page:
         body += [TextLine(), _by_line(rows, [place_text(row.file, row.line, folder) for row in rows], spent, memory)]
     body += [TextLine(), *_memory(result), *_traced(result, folder)]
     body = [text.signed(ended.verdict, text.sentence(ended)), *body] if ended is not None and main is time else body
-    # The finding on time is also shown if the program's end is the answer and the finding is a warning.
-    is_told = main.id == "run.ended" and time.verdict == "warn"
-    others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
+    # If the program's end is the first line, a warning about the time is shown too.
+    shows_time = main.id == "run.ended" and time.verdict == "warn"
+    others = [row for row in report.findings if row is not ended and (row is not time or shows_time)]
     return Page(text.answer(main.verdict, words), body, [], others, main)
 
 
 def ranks_page(report: Report) -> Page:
-    result, found = report.results["ranks"], report.findings
-    main = next(finding for finding in found if finding.id.startswith("run.ranks."))
-    body: list[PageBlock] = [*_periodic(found)]
+    result, findings = report.results["ranks"], report.findings
+    main = next(finding for finding in findings if finding.id.startswith("run.ranks."))
+    body: list[PageBlock] = [*_periodic(findings)]
     if any(row.late_s is not None or row.own_s is not None for row in result.ranks):
         body.append(_ranks(result))
     if result.arrival != "arrival":
-        how = "collectives by when the host issued them"
-        body.append(TextLine(f"{how}; gpucheck was never tried with NCCL between GPUs", "dim"))
-    return Page(None, body, [TextLine(f"not seen: {what}") for what in result.not_seen], found, main)
+        how = "a collective's time is the time at which the host issued it"
+        body.append(TextLine(f"{how}; gpucheck was never tested with NCCL between GPUs", "dim"))
+    return Page(None, body, [TextLine(f"not seen: {what}") for what in result.not_seen], findings, main)
 
 
-def _periodic(findings: Sequence[Finding]) -> Iterator[PageBlock]:
-    return (
-        text.signed(finding.verdict, text.sentence(finding))
-        for finding in findings
-        if finding.id == "run.ranks.periodic"
-    )
+def _periodic(findings: Sequence[Finding]) -> list[PageBlock]:
+    return [text.signed(row.verdict, text.sentence(row)) for row in findings if row.id == "run.ranks.periodic"]
 
 
 def _ranks(result: RanksResult) -> PageBlock:
@@ -93,7 +89,7 @@ def _ranks(result: RanksResult) -> PageBlock:
         "optimizer_s": Column("optimizer, ms", keep=4),
         "queued_s": Column("queued, ms", keep=5),
     }
-    # Phases are not shown with pipelines, because they include waits for other ranks.
+    # In a pipeline, the phases include waits for other ranks, so the own work is shown instead.
     if any(row.own_s is not None for row in rows):
         times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     columns: list[ColumnOf[JobRank]] = [
@@ -160,10 +156,10 @@ def _traced(result: RunResult, folder: str) -> list[PageBlock]:
     if traced is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
-    # Lines with less than 1 % of the largest line's bytes are shown only if they keep memory after each step.
-    least = 0.01 * max(row.peak_bytes for row in traced.lines)
+    # A line with less than 1 % of the largest line's bytes is shown only if it keeps memory after each step.
+    least_bytes = 0.01 * max(row.peak_bytes for row in traced.lines)
     lines = table_of(
-        [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step],
+        [row for row in traced.lines if row.peak_bytes >= least_bytes or row.kept_bytes_per_step],
         [
             filled(Column("line", "left"), lambda row: place_text(row.file, row.line, folder)),
             filled(Column("module", "left", keep=5), lambda row: row.module or UNKNOWN),
@@ -174,12 +170,12 @@ def _traced(result: RunResult, folder: str) -> list[PageBlock]:
         ],
     )
     head = f"{text.counted(traced.steps, 'step')} traced{cost}" if traced.steps else "no step was traced"
-    return [TextLine(), TextLine(f"{head}; tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"), lines]
+    return [TextLine(), TextLine(f"{head}; tensors of these steps: peak {units.capacity(traced.peak_bytes)}"), lines]
 
 
 def _dry_page(report: Report) -> Page:
     result: DryResult = report.results["run_dry"]
-    bad = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
+    need_action = [finding for finding in report.findings if finding.verdict in NEEDS_ACTION]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
     shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
     body: list[PageBlock] = [TextLine(text.sentence(finding)) for finding in remarks]
@@ -188,30 +184,30 @@ def _dry_page(report: Report) -> Page:
         body += [*([TextLine()] if body else []), _by_line(result.lines, places)]
     if result.memory is not None:
         body += [*([TextLine()] if body else []), *_dry_memory(result.memory)]
-    first = _verdict(result, bad)
-    said = next((finding for finding in bad if finding.title in first and not finding.message), None)
-    return Page(text.answer(report.summary.verdict, first), body, findings=shown, cause=said)
+    first = _verdict(result, need_action)
+    cause = next((finding for finding in need_action if finding.title in first and not finding.message), None)
+    return Page(text.answer(report.summary.verdict, first), body, findings=shown, cause=cause)
 
 
-def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
+def _verdict(result: DryResult, findings: Sequence[Finding]) -> str:
     parts = [
-        *_counted("tensor", "on the wrong device", [finding for finding in bad if finding.id == "run.dry.mismatch"]),
-        *_counted("operation", "with wrong dtypes", [finding for finding in bad if finding.id == "run.dry.dtype"]),
-        *("CUDA in a forked process" for finding in bad if finding.id == "run.dry.fork"),
-        *(finding.title for finding in bad if finding.id in ("run.dry.memory", "run.dry.followed")),
+        *_counted("tensor", "on the wrong device", [row for row in findings if row.id == "run.dry.mismatch"]),
+        *_counted("operation", "with wrong dtypes", [row for row in findings if row.id == "run.dry.dtype"]),
+        *("CUDA in a forked process" for row in findings if row.id == "run.dry.fork"),
+        *(row.title for row in findings if row.id in ("run.dry.memory", "run.dry.followed")),
     ] or [placed(result)]
     steps = text.counted(result.steps, "step")
-    how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
+    extent = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:
-        how = f"DataLoader loops ended early, {steps}"
-    cut = result.stopped is not None or result.memory is None or any(mismatch.ended for mismatch in result.mismatches)
-    return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
+        extent = f"DataLoader loops ended early, {steps}"
+    was_cut = result.stopped is not None or result.memory is None or any(row.ended for row in result.mismatches)
+    return f"{result.device}: {'; '.join(parts)}" + ("" if was_cut else f" · {extent}")
 
 
-def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
-    """Yield the number of mistakes that ended the program, and of those that it caught, with the total count."""
-    caught = [finding for finding in found if "times" in finding.evidence and not finding.evidence.get("ended")]
-    ended = len(found) - len(caught)
+def _counted(noun: str, what: str, mistakes: Sequence[Finding]) -> Iterator[str]:
+    """Yield the number of mistakes that ended the program, then of the mistakes that the program caught."""
+    caught = [finding for finding in mistakes if "times" in finding.evidence and not finding.evidence.get("ended")]
+    ended = len(mistakes) - len(caught)
     if ended:
         yield f"{text.counted(ended, noun)} {what}"
     if caught:
@@ -227,13 +223,13 @@ def _dry_memory(memory: DryMemory) -> Iterator[PageBlock]:
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
     yield TextLine(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
-    kept = {
+    sizes = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
         "optimizer states": memory.optimizer_bytes,
     }
-    if sizes := [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]:
-        yield TextLine(", ".join(sizes))
+    if texts := [f"{name} {units.capacity(size)}" for name, size in sizes.items() if size is not None]:
+        yield TextLine(", ".join(texts))
     if peak.held:
         yield table_of(
             peak.held,
@@ -250,34 +246,29 @@ def model_page(report: Report) -> Page:
     result = report.results.get("model")
     if result is None:
         return Page(findings=report.findings)
-    # A tensor that causes a mismatch is shown with the mismatch, so its own finding is left out.
+    # The finding of a mismatch contains the tensor that causes it, so the tensor's own finding is left out.
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
-    bad = [finding for finding in shown if finding.verdict in NEEDS_ACTION]
-    rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
-    body = [
-        *text.finding_lines(rest),
-        *([TextLine()] if rest else []),
-        _tree(result.rows),
-        TextLine(),
-        *_totals(result),
-    ]
-    return Page(_model_verdict(report, result, bad), body, findings=bad)
+    need_action = [finding for finding in shown if finding.verdict in NEEDS_ACTION]
+    unjudged = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
+    above = [*text.finding_lines(unjudged), TextLine()] if unjudged else []
+    body = [*above, _tree(result.rows), TextLine(), *_totals(result)]
+    return Page(_model_verdict(report, result, need_action), body, findings=need_action)
 
 
-def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> TextLine:
+def _model_verdict(report: Report, result: ModelResult, need_action: Sequence[Finding]) -> TextLine:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
-    places = sum(finding.id == "model.mismatch" for finding in bad)
-    others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
-    parts = [f"{what} mixes devices in {text.counted(places, 'place')}"] if places else []
+    mismatches = sum(finding.id == "model.mismatch" for finding in need_action)
+    others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in need_action)
+    parts = [f"{what} mixes devices in {text.counted(mismatches, 'place')}"] if mismatches else []
     if others:
-        parts.append(f"{text.counted(others, 'other fault' if parts else 'fault')} in how it moves")
+        parts.append(f"{text.counted(others, 'other fault' if parts else 'fault')} when the model moves")
     verdict = report.summary.verdict
     if not parts and verdict == "pass":
         ran = f", and {what} runs" if result.run is not None else ""
-        parts = [f"{'all that it uses there' if result.left_behind else 'all of it'} moves{ran}"]
+        parts = [f"{'all used tensors' if result.left_behind else 'all tensors'} move{ran}"]
     elif not parts:
-        undecided = result.run is not None and result.run.stopped is not None
-        parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
+        was_stopped = result.run is not None and result.run.stopped is not None
+        parts = ["not judged to the end" if was_stopped else need_action[0].title if need_action else "see below"]
     return text.answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
@@ -306,9 +297,9 @@ def _name(row: ModuleRow) -> str:
 
 
 def _totals(result: ModelResult) -> list[PageBlock]:
-    sums = result.totals
-    buffers = f", buffers {units.capacity(sums.buffer_bytes)}" if sums.buffer_bytes else ""
-    weights = f"{_spaced(sums.parameters)} parameters: {units.capacity(sums.parameter_bytes)}{buffers}"
+    totals = result.totals
+    buffers = f", buffers {units.capacity(totals.buffer_bytes)}" if totals.buffer_bytes else ""
+    weights = f"{_spaced(totals.parameters)} parameters: {units.capacity(totals.parameter_bytes)}{buffers}"
     lines: list[PageBlock] = [TextLine(weights)]
     training = result.training
     if training is None:
@@ -317,6 +308,6 @@ def _totals(result: ModelResult) -> list[PageBlock]:
     if training.optimizer_bytes is None:
         state = f"state of {training.optimizer} unknown ({training.reason})"
         return [*lines, TextLine(f"training adds {gradients}; {state}")]
-    total = sums.parameter_bytes + sums.buffer_bytes + training.gradient_bytes + training.optimizer_bytes
+    total = totals.parameter_bytes + totals.buffer_bytes + training.gradient_bytes + training.optimizer_bytes
     state = f"{training.optimizer} {units.capacity(training.optimizer_bytes)}"
     return [*lines, TextLine(f"training adds {gradients} and {state}: {units.capacity(total)} before activations")]

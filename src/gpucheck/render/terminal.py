@@ -1,4 +1,4 @@
-"""Blocks on a terminal, in a pipe or in a file, and a report's screen as a picture (SVG)."""
+"""Print blocks on a terminal, in a pipe or in a file, and draw a report's screen as a picture (SVG)."""
 
 from __future__ import annotations
 
@@ -23,39 +23,37 @@ from gpucheck.render import text
 from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Column, PageBlock, Table, TextLine
 from gpucheck.report.report import Report
 
-# Wide enough for any table. Output outside of a terminal gets every column, and nothing is wrapped.
+# The width outside of a terminal. All columns fit, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
-# The least width at which a column that wraps is shown.
+# The least width of a column that wraps.
 LEAST_WRAPPED = 36
 # Columns with a `keep` below this are dropped before a column that always stays is cut.
 NICETY = 3
-# A table that does not fit turns into `name: value` lines below this width.
+# On a narrower screen, a table that does not fit becomes `name: value` lines.
 NARROW = 50
 
 
 def console(stream: IO[str]) -> Console:
-    """Return a console on `stream`. Its width is the terminal's, else `COLUMNS`, else without limit."""
+    """Return a console on `stream`. Its width is `COLUMNS` if set, else the terminal's, else unlimited."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() and int(columns) > 0 else None if stream.isatty() else NATURAL_WIDTH
-    # A pipe is not a terminal, even if colours are forced on it.
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system="auto")
 
 
 def show(out: Console, blocks: Sequence[PageBlock]) -> None:
-    """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
+    """Print the blocks. On a terminal a long sentence wraps at words, in a pipe it stays one line."""
     for renderable in _renderables(out, blocks):
         soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
         if out.is_terminal:
             out.print(renderable, soft_wrap=soft_wrap)
         else:
-            # Text that is kept in a file or pasted somewhere needs no spaces at the ends of lines.
+            # In a file or a pipe, lines have no spaces at the end.
             with out.capture() as capture:
                 out.print(renderable, soft_wrap=soft_wrap)
             out.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
 def _renderables(out: Console, blocks: Sequence[PageBlock]) -> Iterator[RenderableType]:
-    """Yield the blocks, shortened by `_first_view`, as rich renderables for the width of `out`."""
     for block in _first_view(out, blocks):
         if isinstance(block, TextLine):
             yield Text(writable(out, block.text), style=block.style)
@@ -63,50 +61,51 @@ def _renderables(out: Console, blocks: Sequence[PageBlock]) -> Iterator[Renderab
             yield from _table_for(out, block)
 
 
-# The most table rows without `-v` (as many as the GPUs of a large machine), and lines of findings besides failures.
+# Without `-v`, the most table rows (as many as the GPUs of a large machine), and the most lines of other findings than
+# failures.
 MOST_ROWS, MOST_LINES = 16, 6
-# A finding without its sign and details: the text up to the first colon that does not follow a device's name.
+# The title of a finding's line: the text between the sign and the first colon that does not follow a device's name.
 _IN_BRIEF = re.compile(r"\S+ (((cpu|[a-z]+:\d+|NVML \d+): )?.+?)(: |$)", re.DOTALL)
 
 
 def _first_view(out: Console, blocks: Sequence[PageBlock]) -> Sequence[PageBlock]:
-    """Return the blocks without the least important rows and the last findings; a line counts or names these."""
+    """Return the blocks, with a line instead of the least important rows, and of the last findings."""
     if out.width >= NATURAL_WIDTH:
         return blocks
-    kept: list[PageBlock] = []
+    view: list[PageBlock] = []
     findings = [block for block in blocks if isinstance(block, TextLine) and block.may_go]
     cut = MOST_LINES
     while cut < len(findings) and findings[cut].text.startswith(ADVICE):
         cut += 1  # a fix stays with its finding
-    gone = [line for line in findings[cut:] if not line.text.startswith(ADVICE)]
+    missing = [line for line in findings[cut:] if not line.text.startswith(ADVICE)]
     for block in blocks:
         if isinstance(block, Table) and block.may_go and len(block.rows) > MOST_ROWS:
             shorter = _shortened(block)
-            kept += [shorter, TextLine(f"and {len(block.rows) - len(shorter.rows)} more rows: -v", "dim")]
+            view += [shorter, TextLine(f"and {len(block.rows) - len(shorter.rows)} more rows: -v", "dim")]
         elif block in findings[cut:]:
             if block is findings[cut]:
-                brief = "; ".join(match[1] for line in gone if (match := _IN_BRIEF.match(line.text)))
-                kept.append(TextLine(f"also: {brief}; details: -v", "yellow"))
+                titles = "; ".join(match[1] for line in missing if (match := _IN_BRIEF.match(line.text)))
+                view.append(TextLine(f"also: {titles}; details: -v", "yellow"))
         else:
-            kept.append(block)
-    return kept
+            view.append(block)
+    return view
 
 
 def _shortened(table: Table) -> Table:
-    """Return the table with its most important rows, in their order: those that need action are kept first."""
+    """Return the table with its most important rows, which are those that need action, in the same order."""
     styles = [" ".join(cell.style for cell in row) for row in table.rows]
-    gravity = [0 if "red" in style else 1 if "yellow" in style else 2 for style in styles]
-    ranked = sorted(range(len(styles)), key=gravity.__getitem__)
-    return _of_rows(table, sorted(ranked[: max(MOST_ROWS, gravity.count(0))]))
+    ranks = [0 if "red" in style else 1 if "yellow" in style else 2 for style in styles]
+    by_rank = sorted(range(len(styles)), key=ranks.__getitem__)
+    return _of_rows(table, sorted(by_rank[: max(MOST_ROWS, ranks.count(0))]))
 
 
-def _of_rows(whole: Table, places: Sequence[int]) -> Table:
-    narrow = whole.narrow and _of_rows(whole.narrow, places)
-    return replace(text.table(whole.columns, [whole.rows[place] for place in places]), narrow=narrow, dense=whole.dense)
+def _of_rows(table: Table, chosen: Sequence[int]) -> Table:
+    narrow = table.narrow and _of_rows(table.narrow, chosen)
+    return replace(text.table(table.columns, [table.rows[index] for index in chosen]), narrow=narrow, dense=table.dense)
 
 
 def writable(out: Console, text: str) -> str:
-    """Return `text` with commands as they are typed here, in ASCII where the stream's encoding lacks a character."""
+    """Return `text` with commands as the user types them, in ASCII if the stream's encoding lacks a character."""
     text = text if out.record else naming.as_typed(text)
     try:
         text.encode(out.encoding)
@@ -119,10 +118,10 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
     kept = list(range(len(table.columns)))
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
-        # The least important column is dropped first, and among equals the rightmost.
+        # The column with the lowest `keep` is dropped first, among equals the rightmost column.
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
-        # A column is cut only after all columns with a lower `keep` were dropped; for a column that is never dropped,
-        # NICETY takes the place of `keep`.
+        # A column is cut only after all columns with a lower `keep` were dropped. A column that is never dropped counts
+        # with `NICETY`.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
         whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else NICETY)]
@@ -140,7 +139,7 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
 
 
 def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]) -> int:
-    """Return the width of these columns. Text that wraps, or is not `whole`, counts with its least width."""
+    """Return the width of the `kept` columns. A column that wraps, or is not `whole`, counts with its least width."""
     widths = []
     for index in kept:
         column = table.columns[index]
@@ -149,7 +148,7 @@ def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]
             widest = min(widest, column.cropped)
         widest = max(_head_width(out, column), widest)
         widths.append(min(widest, LEAST_WRAPPED) if column.wraps else widest)
-    # A cell has a space on either side, and there is one between columns; a dense table has none before its cells.
+    # A cell has a space on both sides, and a column has a space after it. A dense table has no space between columns.
     return sum(widths) + 2 * len(widths) + (0 if table.dense else len(widths) - 1)
 
 
@@ -163,7 +162,7 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
     overflow: Literal["ellipsis", "crop"] = "ellipsis" if writable(out, "…") == "…" else "crop"
     for index in kept:
         column = table.columns[index]
-        # rich narrows columns that may wrap. A cropped cell does not wrap in the remaining width.
+        # rich narrows only columns that may wrap. A cropped cell then does not wrap in the remaining width.
         laid_out.add_column(
             Text(writable(out, column.head), no_wrap=True),
             justify=column.align,
@@ -181,23 +180,23 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
 
 
 def _records(out: Console, table: Table) -> Iterator[Text]:
-    """Yield each row as `name: value` lines. Cells without a value are left out."""
+    """Yield each row as `name: value` lines, without empty cells."""
     for number, row in enumerate(table.rows):
         if number:
             yield Text()
         group = ""
         for column, cell in zip(table.columns, row, strict=True):
-            first, two_lines, second = column.head.partition("\n")
-            if two_lines:
+            first, newline, second = column.head.partition("\n")
+            if newline:
                 group = first.strip() or group
-            name = f"{group} {second}".strip() if two_lines else first
+            name = f"{group} {second}".strip() if newline else first
             if cell.text:
                 yield Text(writable(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)
 
 
 @contextlib.contextmanager
 def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[PageBlock]], None]]:
-    """Give a function that shows blocks in place on a terminal, and one after another elsewhere."""
+    """Yield a function that shows blocks in place on a terminal, and below each other elsewhere."""
     from rich.live import Live  # only `devices --watch` refreshes a screen
 
     out = console(stream)
@@ -222,11 +221,11 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[PageBlock]], None
         out.file.flush()
 
 
-# -- pictures: light or dark, without a font or a link from elsewhere --------------------------------------------------
+# -- pictures: light or dark, without external fonts or links ----------------------------------------------------------
 
 
 def _colours(names: str) -> TerminalTheme:
-    """Return a theme: background, text, black, red, green, yellow, blue, magenta, cyan, white, each as `rrggbb`."""
+    """Return a theme of ten colours `rrggbb`: background, text, then black, red, green, yellow, blue and so on."""
     background, text_colour, *eight = [tuple(bytes.fromhex(name)) for name in names.split()]
     return TerminalTheme(background, text_colour, eight)  # type: ignore[arg-type]
 
@@ -237,7 +236,7 @@ THEMES: dict[Theme, TerminalTheme] = {
     "light": _colours("ffffff 1f2328 1f2328 cf222e 116329 7d4e00 0969da 8250df 1b7c83 59636e"),
     "dark": _colours("0d1117 e6edf3 8b949e ff7b72 56d364 e3b341 79c0ff d2a8ff 56d4dd b1bac4"),
 }
-# The positions are rich's, which takes a character's width as 0.61 of its height.
+# rich computes the positions, with a character's width of 0.61 times its height.
 _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img">
 <title>{title}</title>
 <style>
@@ -262,7 +261,7 @@ _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{he
 
 
 def svg(report: Report, theme: Theme = "dark") -> str:
-    """Return an SVG picture of the report's screen in 80 columns, below the command line that made it."""
+    """Return an SVG picture of the report's screen in 80 columns, below the command line."""
     from xml.sax.saxutils import escape
 
     title = text.command_line(report.argv) if report.argv else f"gpucheck {report.command}"
@@ -270,10 +269,10 @@ def svg(report: Report, theme: Theme = "dark") -> str:
     paper = Console(file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="standard", **plain)
     show(paper, text.blocks(report))
     colours = THEMES[theme]
-    # The ID is constant for a document, and several pictures may be on one page.
+    # Several pictures may be on one page, and the ID of a picture must not change.
     name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"
     code = _FORMAT.format(
-        # Braces would be placeholders of the format.
+        # A brace in the title would be a placeholder.
         title=escape(title).replace("{", "{{").replace("}", "}}"),
         background=colours.background_color.hex,
         colour=colours.foreground_color.hex,

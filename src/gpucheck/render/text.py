@@ -1,5 +1,5 @@
-"""The blocks of a page, which are tables and lines of text. A report becomes blocks by its command's layout;
-terminal.py prints them, and this file makes Markdown of them."""
+"""The blocks of a page: tables and lines of text. The layout of a command makes blocks of a report, terminal.py prints
+blocks, and this module also makes Markdown of blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from gpucheck.report.finding import NEEDS_ACTION, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import LATE, Report, grouped
 
-# -- tables: their cells and columns, the priority of a column, and functions that make tables of rows -----------------
-
 UNKNOWN = "–"
-# The priority of a column that every screen shows.
+# The `keep` of a column that every screen shows.
 ALWAYS = 9
 Row = TypeVar("Row")
 
-# Sign, ASCII sign and colour of each verdict. The ASCII sign is used if the encoding lacks the other.
+# The sign, the ASCII sign and the colour of each verdict. The ASCII sign is for encodings without the other sign.
 SIGNS: dict[Verdict, tuple[str, str, str]] = {
     "pass": ("✓", "+", "green"),
     "info": ("·", "-", ""),
@@ -33,13 +31,13 @@ SIGNS: dict[Verdict, tuple[str, str, str]] = {
     "skip": ("–", "-", "dim"),
 }
 
-# The word for each certainty of a cause.
+# The words for the certainty of a cause.
 SURE = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table. `style` is a colour for a verdict, else empty."""
+    """A cell of a table. `style` is a colour and other attributes in rich's syntax."""
 
     text: str
     style: str = ""
@@ -47,9 +45,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first). The
-    first of two lines of a head names a group of columns. Text that `wraps` may take several lines. Text that may be
-    `cropped` loses its end after that many characters (0: never), or wraps there, before another column is dropped."""
+    """A column of a table. If the head has two lines, the first line names a group of columns. On a narrow screen,
+    columns with the lowest `keep` are dropped first. If `wraps`, a cell may take several lines. If `cropped` is not 0,
+    a cell may be cut to this many characters, or wrapped there, before other columns are dropped."""
 
     head: str
     align: Literal["left", "right"] = "right"
@@ -60,8 +58,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. `narrow` is a table of the same rows, shown if this one is too wide even without the columns that may be
-    dropped. A `dense` table has less room between its columns. `may_go`: a first view may leave out rows."""
+    """A table. `narrow` is a table of the same rows for screens that are too narrow for the columns that always stay. A
+    `dense` table has less space between its columns. If `may_go`, a short screen may leave out rows."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -72,13 +70,13 @@ class Table:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
     """Return a table of these rows, without empty columns and without unknown columns that may be dropped."""
-    made = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     kept = [
-        place
-        for place, column in enumerate(columns)
-        if not made or any(row[place].text not in ("", "" if column.keep == ALWAYS else UNKNOWN) for row in made)
+        index
+        for index, column in enumerate(columns)
+        if not cells or any(row[index].text not in ("", "" if column.keep == ALWAYS else UNKNOWN) for row in cells)
     ]
-    return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in made))
+    return Table(tuple(columns[index] for index in kept), tuple(tuple(row[index] for index in kept) for row in cells))
 
 
 def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
@@ -86,85 +84,83 @@ def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
     return table(heads, zip(*cells, strict=True))
 
 
-# A column of a table, and the function that makes its cells from the rows.
+# A column, and the function that makes its cells from the rows.
 ColumnOf: TypeAlias = tuple[Column, Callable[[Sequence[Row]], Sequence[str | Cell]]]
 
 
 def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
-    """Return a table with a line for each row."""
     return by_column((column, cells(rows)) for column, cells in columns)
 
 
 def filled(column: Column, text: Callable[[Row], str | Cell]) -> ColumnOf[Row]:
-    """Return a column in which `text` makes each cell from its row."""
+    """Return a column whose cells `text` makes from the rows."""
     return column, lambda rows: [text(row) for row in rows]
 
 
 def once(column: Column, text: Callable[[Row], str]) -> ColumnOf[Row]:
-    """Return a column that names groups of rows: a cell is empty if the row above has the same text."""
+    """Return a column in which a cell is empty if the row above has the same text."""
 
     def cells(rows: Sequence[Row]) -> list[str]:
         texts = [text(row) for row in rows]
-        return ["" if before == own else own for before, own in zip(["", *texts], texts, strict=False)]
+        return ["" if above == text else text for above, text in zip(["", *texts], texts, strict=False)]
 
     return column, cells
 
 
 def numbers(column: Column, value: Callable[[Row], float | None], scale: float = 1.0) -> ColumnOf[Row]:
-    """Return a column of numbers with the same precision down the column."""
+    """Return a column of numbers divided by `scale`, all with the same precision."""
     return column, lambda rows: column_of_numbers([value(row) for row in rows], scale)
 
 
 def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
-    """Return a cell with a verdict's sign and word (or `text` in the word's place), in its colour."""
+    """Return a cell with a verdict's sign, and the verdict or `text`, in the verdict's colour."""
     sign, _, style = SIGNS[verdict]
     return Cell(f"{sign} {text or verdict}", style)
 
 
 def column_of_numbers(values: Sequence[float | None], scale: float = 1.0) -> list[str]:
-    """Return numbers with the precision of three significant digits of the lower quartile, but at least one digit."""
+    """Return numbers with as many decimals as the lower quartile needs for three significant digits. A number that
+    would become 0 has one significant digit."""
     scaled = [None if value is None else value / scale for value in values]
-    known = sorted(abs(value) for value in scaled if value)
-    # A number a hundred times smaller than the largest must not add digits to the whole column.
-    large = [value for value in known if value >= known[-1] / 100]
-    places = len(units.significant(large[len(large) // 4]).partition(".")[2]) if large else 0
+    sizes = sorted(abs(value) for value in scaled if value)
+    # A number a hundred times smaller than the largest number does not add decimals to the column.
+    large = [size for size in sizes if size >= sizes[-1] / 100]
+    decimals = len(units.significant(large[len(large) // 4]).partition(".")[2]) if large else 0
     texts = []
     for value in scaled:
-        text = UNKNOWN if value is None else f"{value:.{places}f}"
+        text = UNKNOWN if value is None else f"{value:.{decimals}f}"
         texts.append(units.significant(value, 1) if value and not float(text) else text)
     return texts
 
 
-# A bar's cells that are filled to one eighth, two eighths, and so on.
+# The characters of a bar that fill one eighth, two eighths, and so on.
 EIGHTHS = "▏▎▍▌▋▊▉"
-# Replacements of gpucheck's own signs for encodings that lack them.
+# The replacements of gpucheck's signs for encodings without these signs.
 _PLAIN = {"→": "->", "≥": ">=", "≤": "<=", "…": "...", "×": "x", "µ": "u", "²": "2", "°": "", "░": ".", "█": "#"}
 ASCII = str.maketrans(
     _PLAIN
     | {sign: plain for sign, plain, _ in SIGNS.values()}
-    | {part: "#" if place >= EIGHTHS.index("▌") else "." for place, part in enumerate(EIGHTHS)}
+    | {character: "#" if index >= EIGHTHS.index("▌") else "." for index, character in enumerate(EIGHTHS)}
 )
 
 
 def bar(share: float | None, width: int) -> str:
-    """Return a bar of `width` cells. A share above zero is always visible."""
+    """Return a bar of `width` characters for a share from 0 to 1. A share above 0 is always visible."""
     if share is None:
         return ""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     eighths = max(eighths, 1) if share > 0 else 0
-    whole, rest = divmod(eighths, 8)
-    filled = "█" * whole + (EIGHTHS[rest - 1] if rest else "")
+    whole, remainder = divmod(eighths, 8)
+    filled = "█" * whole + (EIGHTHS[remainder - 1] if remainder else "")
     return filled + "░" * (width - len(filled))
 
-
-# -- lines, pages and layouts ------------------------------------------------------------------------------------------
 
 ADVICE = "→ "
 
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of text on a page. An empty one is a gap. A short screen leaves out lines with `may_go`."""
+    """A line of text on a page. An empty line is a gap. If `may_go`, a short screen may leave out the line."""
 
     text: str = ""
     style: str = ""
@@ -176,12 +172,12 @@ PageBlock = Table | TextLine
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a command, in reading order.
+    """The page of a command.
 
-    `answer` is the first line: the verdict, the most important figure and its device; `under` has details that do not
-    fit there. `cause` is the finding that the answer states, of which only the fix is added, or the first line if there
-    is no `answer`. The `findings` that need action follow, the worst first and by `order`, then the `body`. `then` is a
-    command for a page on which no finding has one. `details` and the other findings are shown only with `-v` and in
+    `answer` is the first line: the verdict, the main result and its device. `under` has the lines below the answer.
+    `cause` is the finding that the answer states. The page adds only the fix of the cause; without an `answer`, the
+    cause is the first line. The `findings` that need action follow, the worst first and by `order`, then the `body`.
+    `then` is a command for a page without any fix. `details` and the other findings are shown only with `-v` and in
     files.
     """
 
@@ -196,13 +192,12 @@ class Page:
 
 
 def signed(verdict: Verdict, text: str) -> TextLine:
-    """Return a line that begins with the verdict's sign and has its colour."""
     sign, _, style = SIGNS[verdict]
     return TextLine(f"{sign} {text}", style)
 
 
 def answer(verdict: Verdict, text: str) -> TextLine:
-    """Return the first line of a screen, in bold after the verdict's sign."""
+    """Return the first line of a screen: bold, with the verdict's sign and colour."""
     line = signed(verdict, text)
     return replace(line, style=f"bold {line.style}".strip())
 
@@ -212,7 +207,6 @@ def advice_line(text: str) -> TextLine:
 
 
 def sentence(finding: Finding) -> str:
-    """Return the title and the message."""
     return f"{finding.title}: {finding.message}" if finding.message else finding.title
 
 
@@ -221,7 +215,7 @@ def worst_of(findings: Iterable[Finding]) -> Finding | None:
 
 
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
-# Parts of a GPU's name that many GPUs share, or that repeat the memory shown beside it.
+# The parts of a GPU's name that many GPUs share, or that repeat the size of the memory.
 _OF_MANY_GPUS = re.compile(
     r"^(?:NVIDIA|Tesla|Quadro) |GeForce |[ -]\d+ ?GB\b| HBM\d\w?"
     r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
@@ -230,7 +224,6 @@ _OF_MANY_GPUS = re.compile(
 
 
 def short_name(device: Device | DeviceRef) -> str:
-    """Return a device's name without the parts that all devices of its vendor have."""
     if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
     short = _OF_MANY_GPUS.sub("", device.name or "").strip()
@@ -241,7 +234,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-# The file and the function of each command's layout. Only the shown layout is loaded.
+# The module and the function of each command's layout. Only the layout in use is loaded.
 LAYOUTS = {
     "status": "devices:status_page",
     "devices": "devices:page",
@@ -269,25 +262,25 @@ LAYOUTS = {
 
 
 def blocks(report: Report, *, verbose: bool = False) -> list[PageBlock]:
-    """Return the report's blocks. `verbose` adds those that need no action."""
-    laid_out: list[PageBlock] = []
+    """Return the report's blocks. `verbose` adds details and findings that need no action."""
+    page: list[PageBlock] = []
     for part in parts_of(report, verbose=verbose):
-        laid_out += [TextLine(), *part] if laid_out and part else part
+        page += [TextLine(), *part] if page and part else part
     is_whole = verbose or report.command in ("bench all", "explain", "lint")
-    return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in laid_out]
+    return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in page]
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
-    """Return the report's blocks in parts, the answer and the findings that need action first."""
+    """Return the report's blocks in parts. The first part has the answer and the findings that need action."""
     findings = tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     report = replace(report, findings=findings)
     page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
-    # The same budget would end too soon again.
+    # The same time budget would end too soon again.
     late = "use a longer --time-budget" if report.incomplete == LATE else ""
     again = late or (command_line(report.argv) if report.argv else "")
     parts: list[Sequence[PageBlock]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
-        # A benchmark with --baseline shows its measurements first, then the changes.
+        # With --baseline, a benchmark's page has the changes below the measurements.
         parts.append(resolve_name("gpucheck.render.compare:comparison")(report))
     if verbose:
         at_rest = [
@@ -297,14 +290,14 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
     return parts
 
 
-# An option and its value, possibly repeated. A fix with more words, or with punctuation at the end, is a sentence.
+# A fix that is only an option with its value, possibly repeated. A fix with more words or a full stop is a sentence.
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)[ =](\w|\w\S*[\w%])( \1 \w\S*[\w%])*")
-# Options of every command that change only how the result is shown.
+# Options of every command that change only the presentation.
 _OF_THE_SCREEN = ("--debug", "--quiet", "-q", "--verbose", "-v")
 
 
 def _whole_command(report: Report, fix: str | None) -> str | None:
-    """Return the fix, or the user's command with the fix if that is only an option."""
+    """Return the fix. If the fix is only an option, add it to the user's command."""
     option = _OPTION.fullmatch(fix or "")
     if fix is None or option is None or report.command.split()[:1] != list(report.argv[:1]):
         return fix
@@ -313,44 +306,44 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Return a command line to type, without options such as `--json` and `--output`."""
+    """Return the command line without `--json` and `--output`."""
     return shlex.join(["gpucheck", *without(without([word for word in argv if word != "--json"], "--output"), "-o")])
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
-    """Return the arguments without an option and its value."""
-    kept, given = [], iter(argv)
-    for argument in given:
+    others, arguments = [], iter(argv)
+    for argument in arguments:
         if argument == option:
-            next(given, None)
+            next(arguments, None)
         elif not argument.startswith(f"{option}=" if option.startswith("--") else option):
-            kept.append(argument)
-    return kept
+            others.append(argument)
+    return others
 
 
-def head(page: Page, *, incomplete: str = "", again: str = "") -> list[PageBlock]:
-    """Return the answer, the findings that need action with their fixes, and how to repeat incomplete work."""
+def head(page: Page, *, incomplete: str = "", again: str = "") -> list[TextLine]:
+    """Return the answer and the findings that need action, with their fixes. If the work is `incomplete`, add the
+    reason, and the command `again` unless there is a fix."""
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
-    asking = [finding for finding in ranked if finding.verdict in NEEDS_ACTION and finding is not page.cause]
+    need_action = [finding for finding in ranked if finding.verdict in NEEDS_ACTION and finding is not page.cause]
     cause, first = page.cause, page.answer
     if cause is not None and first is None:
         first = answer(cause.verdict, sentence(cause))
-    laid_out: list[PageBlock] = [*([first] if first else []), *page.under]
+    lines = [*([first] if first else []), *page.under]
     if cause is not None and cause.fix:
-        laid_out.append(advice_line(cause.fix))
-    # Failures come first, and a short screen keeps them.
-    stay = len(finding_lines([finding for finding in asking if finding.verdict == "fail"]))
-    laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(finding_lines(asking))]
+        lines.append(advice_line(cause.fix))
+    # Failures come first, and even a short screen has all failures.
+    failures = len(finding_lines([finding for finding in need_action if finding.verdict == "fail"]))
+    lines += [replace(line, may_go=index >= failures) for index, line in enumerate(finding_lines(need_action))]
     if incomplete:
-        laid_out.append(signed("warn", f"not complete: {incomplete}"))
+        lines.append(signed("warn", f"not complete: {incomplete}"))
     then = page.then or (again if incomplete else "")
-    if then and not any(isinstance(line, TextLine) and line.text.startswith(ADVICE) for line in laid_out):
-        laid_out.append(advice_line(then))
-    return laid_out
+    if then and not any(line.text.startswith(ADVICE) for line in lines):
+        lines.append(advice_line(then))
+    return lines
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[TextLine]:
-    """Return a line for each group of findings, and its first fix: the others differ only in the GPU's address."""
+    """Return a line for each group of findings, and the group's first fix. Fixes differ only in the GPU's address."""
     lines: list[TextLine] = []
     for group in grouped(findings):
         lines.append(signed(group.verdict, group.line))
@@ -365,7 +358,7 @@ def markdown_page(report: Report) -> str:
     return markdown(f"gpucheck {report.command}", blocks(report, verbose=True))
 
 
-# Brackets make links and images, `<` makes tags, and the others make emphasis, cells and code.
+# Markdown's signs for links, images, tags, emphasis, cells and code.
 _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
@@ -384,12 +377,12 @@ def _escaped(text: str, *, in_table: bool = False) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0 or "``" in text:
         return _SPECIAL.sub(r"\\\g<0>", text)
-    for place, part in enumerate(parts):
-        if place % 2 == 0:
-            parts[place] = _SPECIAL.sub(r"\\\g<0>", part)
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            parts[index] = _SPECIAL.sub(r"\\\g<0>", part)
         elif in_table:
             # Markdown splits a table's row at `|` before it looks for code.
-            parts[place] = part.replace("|", "\\|")
+            parts[index] = part.replace("|", "\\|")
     return "`".join(parts)
 
 

@@ -1,7 +1,4 @@
-"""`gpucheck bench transfer` as blocks: for each device its copies by size, and common idioms that copy.
-
-Copies that share a link follow: in both directions at once, and from device to device.
-"""
+"""The page of `gpucheck bench transfer`: copies by size and idioms of each device, then copies that share a link."""
 
 from __future__ import annotations
 
@@ -35,11 +32,11 @@ def page(report: Report) -> Page:
         sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), TextLine()] if copied else []
         return [*sizes, *_idioms(written)] if written else sizes[:1]
 
-    alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
+    of_one_device = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     below: list[PageBlock] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
-        below += [*([TextLine()] if (alone or below) and shared else []), *shared]
-    return bench.pages_of(report, bench.by_device(alone), answer, blocks, below=below)
+        below += [TextLine(), *shared] if shared else []
+    return bench.pages_of(report, bench.by_device(of_one_device), answer, blocks, below=below)
 
 
 def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:
@@ -47,30 +44,30 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
     rated = [row for row in rows if row.rate is not None]
     if copies:
         slowest, link = min(copies, key=judging.rate), result.link
-        reached, place = units.byte_rate(judging.rate(slowest)), ""
+        rate, link_name = units.byte_rate(judging.rate(slowest)), ""
         if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
             share = judging.rate(slowest) / link.limit_bytes_per_s
-            reached, place = f"{units.percent(share)} of the link: {reached}", link.label
-        return Answer(device, f"pinned copies reach {reached}{bench.doubt(slowest)}", place)
+            rate, link_name = f"{units.percent(share)} of the link: {rate}", link.label
+        return Answer(device, f"pinned copies reach {rate}{bench.doubt(slowest)}", link_name)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
-        way, kind = best.case["direction"], best.case["host_memory"]
-        what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
+        direction, host_memory = best.case["direction"], best.case["host_memory"]
+        what = "copies in host memory" if direction == "host_to_host" else f"{host_memory} copies {WAYS[direction]}"
         return Answer(device, f"{what} reach {units.byte_rate(judging.rate(best))}{bench.doubt(best)}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
-        least = min(timed, key=judging.size)
-        copy = f"a copy of {units.capacity(judging.size(least))} takes {bench.time_text(least)}"
-        return Answer(device, f"{copy}: all of it latency{bench.doubt(least)}")
-    costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
-    return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
+        smallest = min(timed, key=judging.size)
+        copy = f"a copy of {units.capacity(judging.size(smallest))} takes {bench.time_text(smallest)}"
+        return Answer(device, f"{copy}: latency only{bench.doubt(smallest)}")
+    idioms = [finding for finding in report.findings if finding.id == "transfer.idioms"]
+    return next((Answer(device, row.title) for row in idioms if row.device in (None, device.id)), None)
 
 
 def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> PageBlock:
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
-        # If several rows have the same case, the last one counts here: the one with the most runs.
+        # Of several rows with the same case, the last row remains: the row with the most runs.
         for row in sorted(measurements, key=lambda row: len(row.runs))
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
@@ -78,19 +75,20 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Pag
     columns, narrow = [head], {"": head}
     for way in dict.fromkeys(row.case["direction"] for row in measurements):
         kinds = [kind for kind in _KINDS if any((way, *kind, size) in rows for size in sizes)]
-        # Each line of a group's head stands over a column: the direction, then the unit.
+        # The heads of a direction's first two columns are the direction and the unit.
         heads = iter([SHORT_WAYS[way], "GB/s"] if len(kinds) > 1 else [f"{SHORT_WAYS[way]}, GB/s"])
         fastest: list[Measurement | None] = [None] * len(sizes)
         for memory, timed in kinds:
             of_kind = [rows.get((way, memory, timed, size)) for size in sizes]
-            link = timed == "link"
-            fastest = fastest if link else of_kind
+            is_link = timed == "link"
+            fastest = fastest if is_link else of_kind
             rates = text.column_of_numbers([bench.median_rate(row) if row else None for row in of_kind], 1e9)
-            columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=3 if link else 9), rates))
+            second_line = "link" if is_link else memory
+            columns.append((Column(f"{next(heads, '')}\n{second_line}", keep=3 if is_link else 9), rates))
             if (memory, timed) == ("pinned", "as_called"):
                 ratios = [bench.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), ratios))
-            if not link:
+            if not is_link:
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
         columns.append((Column("\ntime", keep=6), list(map(bench.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
@@ -130,19 +128,19 @@ def _peer(measurements: Sequence[Measurement]) -> list[PageBlock]:
         return []
     matrix = judge.matrix(rows)
     ids: list[str] = matrix["devices"]
-    # The whole matrix has one precision, because cells are compared down and across.
+    # All cells have the same precision, because readers compare rows and columns.
     texts = iter(text.column_of_numbers([rate for rates in matrix["bytes_per_s"] for rate in rates], 1e9))
     lines: list[list[str]] = []
     for source, paths in zip(ids, matrix["path"], strict=True):
         cells = [f"{next(texts)}{'*' * (path == 'staged')}" for path in paths]
-        # The diagonal is empty: a copy within one device uses no link.
+        # A copy within one device uses no link, so the diagonal is empty.
         cells[len(lines)] = ""
         lines.append([source, *cells])
-    # If all devices have the same kind, their numbers alone are enough. Eight devices then fit into 80 columns.
+    # For devices of one kind, the head is only the index, so that eight devices fit into 80 columns.
     is_short = len({name.partition(":")[0] for name in ids}) == 1
     heads = [name.partition(":")[2] if is_short else name for name in ids]
     columns = [Column("from", "left"), *(Column(f"to {head}") for head in heads)]
     head = TextLine("device to device, GB/s: sources down, destinations across")
     is_staged = any("staged" in paths for paths in matrix["path"])
-    below = [TextLine("* through host memory, timed on the host's clock", "dim")] if is_staged else []
+    below = [TextLine("* through host memory, timed with the host's clock", "dim")] if is_staged else []
     return [head, text.table(columns, lines), *below]
