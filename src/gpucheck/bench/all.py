@@ -62,7 +62,7 @@ def command(options: AllOptions, emit: Emit, shared: BenchInputs = ALONE) -> Non
     # A benchmark of several devices runs if several are measured, but under a launcher only if selected: each
     # of the launcher's processes would start a process for every device. The launcher is checked last: it may raise.
     unasked = [known for known in todo if known.of_several and known.id not in options.only]
-    if unasked and (len(chosen.ids) == 1 or launcher.place(os.environ) is not None):
+    if unasked and (len(chosen.ids) == 1 or launcher.rendezvous(os.environ) is not None):
         todo = [known for known in todo if known not in unasked]
     begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):

@@ -76,7 +76,7 @@ def start(rank: int) -> LineChild:
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's environment. Within one machine gloo uses `lo`, because the host name may not resolve."""
     given = dict(environment)
-    if sys.platform == "linux" and launcher.place(environment) is None:
+    if sys.platform == "linux" and launcher.rendezvous(environment) is None:
         given.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return given
 
