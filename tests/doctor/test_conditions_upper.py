@@ -194,7 +194,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.missing_libraries",
         with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
-        "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
+        "missing: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
     ),
     (
         "torch.missing_libraries",
@@ -242,7 +242,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:0: OutOfMemoryError",
     ),
     ("run.kernel_failed", with_torch(kernels=FAILED), "cuda:0: RuntimeError: CUDA error: unspecified launch failure"),
-    ("run.kernel_failed", with_torch(kernels=(KernelRun("cuda:1", "a sum came out wrong"),)), "cuda:1: a sum came out"),
+    ("run.kernel_failed", with_torch(kernels=(KernelRun("cuda:1", "the result of a sum is wrong"),)), "cuda:1: the result of a sum is wrong"),
     ("run.kernel_failed", ended_at("run", "SIGABRT: last words"), "a kernel ended its process by SIGABRT"),
     ("run.hung", ended_at("run", timed_out=True), "a kernel did not finish within its time"),
     (
@@ -467,14 +467,14 @@ def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> Non
             {CUDNN: ["/x/libcudnn_cnn.so.9"]},
             ("libcudnn_cnn.so.9",),
             "fail",
-            f"gone: libcudnn_cnn.so.9, of {CUDNN}",
+            f"missing: libcudnn_cnn.so.9, of {CUDNN}",
             f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}",
         ),
         (
             {"nvidia-nvshmem-cu12==3.3.20": ["/x/libnvshmem_host.so.3"]},
             (),
             None,
-            "gone: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
+            "missing: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
             "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-nvshmem-cu12==3.3.20",
         ),
     ],
@@ -592,7 +592,7 @@ def test_torchvisions_fix_does_not_keep_a_torch_that_has_to_go() -> None:
     old = {"torch": ("2.10.0+cpu",), "torchvision": ("0.26.0",)}
     cpu = with_torch(version="2.10.0+cpu", cuda=None, available=False, count=0, kernels=(), versions=old)
     seen, kept = judged("torch.torchvision", cpu), judged("torch.torchvision", with_torch(version="2.10.0+cu128"))
-    assert seen is not None and seen.fix == "replace torch first, and install torchvision with it from the same index"
+    assert seen is not None and seen.fix == "replace torch first, and install torchvision with torch from the same index"
     assert kept is not None and "torch==2.10.0 'torchvision==0.25.*'" in (kept.fix or "")
 
 

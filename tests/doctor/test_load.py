@@ -239,7 +239,7 @@ COMPUTING = Process(7, "compute", "python")
         (card(0, processes=None, memory_used_bytes=20 * GIB), "in use by others, which hold 20 GiB of its memory"),
         (card(0, parent_uuid="GPU-0"), "NVML reports neither clock nor link of a MIG instance"),
         (MIG_CARD, "NVML reports neither clock nor link of a MIG instance"),
-        (card(0, nvml_index=None), "NVML does not report on it, so nothing would be visible"),
+        (card(0, nvml_index=None), "NVML does not report on this GPU, so the load would show nothing"),
         (card(0, state="lost"), "lost"),
     ],
 )

@@ -20,13 +20,13 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.report import in_short
 from gpucheck.report.results.short import StageStanding, StageState
 
-# Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
+# The conditions of these stages judge each device separately, and skip devices on which torch ran a kernel.
 BY_DEVICE: tuple[Stage, ...] = ("architecture", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition that holds here, with this machine's verdict, certainty, title and fix."""
+    """A condition that holds on this machine, with the verdict, certainty, title and fix for this machine."""
 
     condition: Condition
     signs: Signs
@@ -34,7 +34,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`first` is the condition of the first broken stage, `consequences` are those above it, and `aside` all others."""
+    """`first` breaks the lowest stage. `consequences` break the same or higher stages. `aside` breaks no stage."""
 
     first: Sighting | None
     consequences: tuple[Sighting, ...]
@@ -46,9 +46,9 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
-    """Ask every condition, and sort those that hold by stage from the lowest up, certainty, and order in the table."""
-    # If torch has run a kernel, only stages that are judged per device can be broken. Conditions that suggest
-    # otherwise, by versions or permissions, are left out.
+    """Judge every condition. Sort those that break a stage by stage (lowest first), certainty and row."""
+    # If torch has run a kernel, only stages that are judged by device can be broken. Other conditions that break a
+    # stage, by versions or permissions, are then wrong.
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
     for condition in conditions:
@@ -62,7 +62,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             title=signs.title or condition.title,
             fix=fixes.adapted(condition.fix if signs.fix is None else signs.fix, evidence.host),
         )
-        # A failure breaks its stage and everything above. A milder verdict does not.
+        # Only a failure breaks a stage.
         breaks = here.stage is not None and here.verdict == "fail"
         if not breaks or here.stage in BY_DEVICE or not evidence.torch_works:
             (breaking if breaks else aside).append(Sighting(here, signs))
@@ -72,7 +72,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
-    """Return the findings: the first broken stage, its consequences as remarks, then unrelated conditions."""
+    """Return the findings: the first broken stage, its consequences as remarks, then other conditions."""
     if diagnosis.first is None:
         return list(map(_finding, diagnosis.aside))
     cause = diagnosis.first.condition.id
@@ -89,14 +89,14 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
-    # A consequence has no fix of its own, because the fix of the first broken stage resolves it too.
+    # The fix of the first broken stage also fixes the consequences.
     fix = None if because else condition.fix or None
     return Finding(
         condition.id, "info" if because else condition.verdict, condition.title, signs.message, evidence, fix
     )
 
 
-# -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------
+# -- the state of each stage -------------------------------------------------------------------------------------------
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, ...]:
@@ -112,7 +112,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, 
         elif stage in failed:
             state, why = "unreached", failed[stage]
         elif (by := shown[stage]) is not None:
-            # A stage above the broken one may still work, as NVML does without libcuda.
+            # A stage above the broken one may work, such as NVML without libcuda.
             state, why = "held", by
         elif any(standing.state == "broken" for standing in stages):
             state, why = "unreached", answered.get(stage) or f"not checked: {diagnosis.broken} is broken"
@@ -135,7 +135,7 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         started = "cuInit returns 100: a mask hides every GPU"
     torch = f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}" if probe.available else None
-    # This stage holds if torch can be imported on a machine without a GPU.
+    # Without a GPU, the stage works if torch can be imported.
     if probe.available is False and not evidence.is_nvidia_here and probe.stage == "end":
         torch = f"torch {probe.version} imports"
     capabilities = dict.fromkeys((probe.capabilities or {}).values())
@@ -203,7 +203,7 @@ BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
-    """Return the conditions that can cause this result of cuInit or nvmlInit; empty if none is known."""
+    """Return the conditions that can cause this result of cuInit or nvmlInit."""
     return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
 
 

@@ -229,7 +229,7 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers lines with lines, for `child_protocol.ChildSession`. Raises Lost once it ended."""
+    """A long-lived child that answers lines with lines, for `child_protocol.ChildSession`. Raises Lost at its end."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
