@@ -191,6 +191,8 @@ class Condition:
     conditions: tuple[str, ...] = ()
 
 
+# The conditions by the weight of their evidence; the default is `strong`.
+proof, hint = partial(Condition, certainty="proof"), partial(Condition, certainty="hint")
 JudgeCondition = Callable[[Evidence], Signs | None]
 
 

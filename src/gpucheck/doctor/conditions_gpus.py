@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck import units
-from gpucheck.doctor.condition import Condition, Evidence, Signs, found
+from gpucheck.doctor.condition import Condition, Evidence, Signs, found, hint, proof
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.health import checks, live
 from gpucheck.health.nvidia import name_of
@@ -286,10 +286,9 @@ GPUS: tuple[Condition, ...] = (
 
 # Conditions of copies between GPUs over PCIe. doctor cannot check them; `explain` recognises their error texts.
 PEERS: tuple[Condition, ...] = (
-    Condition(
+    hint(
         id="peers.iommu",
         verdict="warn",
-        certainty="hint",
         title="an IOMMU is between GPUs that copy over PCIe",
         meaning="On bare metal CUDA does not support copies between GPUs over PCIe while the IOMMU translates "
         "addresses. The copies may hang, or deliver wrong data without an error.",
@@ -301,10 +300,9 @@ PEERS: tuple[Condition, ...] = (
             r"memcpy)\b.{0,40}\b(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
     ),
-    Condition(
+    hint(
         id="peers.acs",
         verdict="warn",
-        certainty="hint",
         title="PCIe ACS sends copies between GPUs up to the CPU",
         meaning="Access Control Services send each copy between GPUs up to the CPU. Copies are slower, or they hang.",
         fix=ACS_FIX,
@@ -436,19 +434,17 @@ LOAD: tuple[Condition, ...] = (
         judge=_failed,
     ),
     *map(_loaded, ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation")),
-    Condition(
+    proof(
         id="load.not_run",
         verdict="skip",
-        certainty="proof",
         title="not every GPU was tested under load",
         meaning="gpucheck does not load a GPU that others use. If they keep it busy, it is judged under their load.",
         fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
-    Condition(
+    proof(
         id="load.unread",
         verdict="inconclusive",
-        certainty="proof",
         title="a GPU's state under load could not be read",
         meaning="The load ran, but NVML did not report all values that it supports for this GPU.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",

@@ -6,7 +6,7 @@ import re
 
 from gpucheck import units, xid
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on, proof
 from gpucheck.health import hardware, nvidia
 from gpucheck.health.nvidia import WHY_NOT_SHOWN
 from gpucheck.machine.choose import MASK, read_mask
@@ -137,25 +137,22 @@ def _not_started(evidence: Evidence) -> Signs | None:
 
 KERNEL = on(
     "kernel",
-    Condition(
+    proof(
         id="driver.nouveau",
-        certainty="proof",
         title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
         meaning="nouveau is the Linux kernel's own driver for NVIDIA GPUs. It drives displays but not CUDA.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
         patterns=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
-    Condition(
+    proof(
         id="driver.passed_through",
-        certainty="proof",
         title="the GPU is reserved for a virtual machine",
         meaning="A driver such as vfio-pci reserves the GPU for a virtual machine. This system cannot use the GPU.",
         fix="use the GPU in the virtual machine; or remove its IDs from vfio-pci in /etc/modprobe.d, and reboot",
     ),
-    Condition(
+    proof(
         id="driver.not_installed",
-        certainty="proof",
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but its driver is not installed.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
@@ -172,9 +169,8 @@ KERNEL = on(
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
         patterns=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
-    Condition(
+    proof(
         id="driver.signature_rejected",
-        certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
         meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
@@ -190,27 +186,24 @@ KERNEL = on(
         nvml=(9,),
         patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
-    Condition(
+    proof(
         id="container.host_driver",
-        certainty="proof",
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
     ),
-    Condition(
+    proof(
         id="gpu.fallen_off",
         stage="hardware",
-        certainty="proof",
         title="the GPU has fallen off the bus",
         meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken.",
         fix=FIX["lost"],
         judge=_fallen,
         patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
     ),
-    Condition(
+    proof(
         id="gpu.no_power",
         stage="hardware",
-        certainty="proof",
         title="GPU power cable not connected",
         meaning="The GPU needs auxiliary power and will not start without it.",
         fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
@@ -218,19 +211,17 @@ KERNEL = on(
         nvml=(8,),
         patterns=(NO_POWER, r"NVML_ERROR_INSUFFICIENT_POWER"),
     ),
-    Condition(
+    proof(
         id="gpu.no_address_space",
         stage="hardware",
-        certainty="proof",
         title="the firmware gave the GPU no address space",
         meaning="Its memory window (BAR) has no addresses: the firmware keeps all windows below 4 GiB.",
         fix="switch on Above 4G Decoding in the firmware; in a virtual machine, widen its memory window",
         judge=_logged(NO_ROOM),
         patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
     ),
-    Condition(
+    proof(
         id="driver.unsupported_card",
-        certainty="proof",
         title="this driver does not support the GPU",
         meaning="The GPU is too new for this driver, or so old that it needs a legacy driver.",
         fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
@@ -292,10 +283,9 @@ LOG: tuple[Condition, ...] = (
         judge=found(hardware.NVLINK),
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
     ),
-    Condition(
+    proof(
         id="log.unreadable",
         verdict="skip",
-        certainty="proof",
         title="the kernel log could not be read: Xid errors unknown",
         meaning="Reading the kernel log usually requires root. The log may contain errors that gpucheck cannot see.",
         fix="sudo dmesg | grep -i xid",
@@ -385,28 +375,25 @@ def _count(evidence: Evidence) -> Signs | None:
 MASKS: tuple[Condition, ...] = (
     *on(
         "devices",
-        Condition(
+        proof(
             id="mask.hides_all",
-            certainty="proof",
             title="CUDA_VISIBLE_DEVICES hides every GPU",
             meaning="An empty value, -1, or a first entry that matches no GPU hides all, and torch gives no reason.",
             fix="unset CUDA_VISIBLE_DEVICES",
             patterns=(r"No CUDA GPUs are available",),
         ),
-        Condition(
+        proof(
             id="mask.shows_fewer",
             verdict="warn",
-            certainty="proof",
             title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
             meaning="The first entry that matches no GPU ends the list. CUDA reads `0;1` and `0x1` as 0.",
             fix="use only GPUs that exist; `nvidia-smi -L` lists them",
         ),
         by=_masked,
     ),
-    Condition(
+    proof(
         id="devices.order",
         verdict="warn",
-        certainty="proof",
         title="CUDA and nvidia-smi number the GPUs differently",
         meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -420,10 +407,9 @@ MASKS: tuple[Condition, ...] = (
         fix=WHY_NOT_SHOWN,
         judge=_count,
     ),
-    Condition(
+    proof(
         id="devices.unlisted",
         verdict="warn",
-        certainty="proof",
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The missing GPU has another kernel driver, is not supported by this driver, or failed to start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
@@ -453,10 +439,9 @@ def _small_shm(evidence: Evidence) -> Signs | None:
 
 
 ENVIRONMENT: tuple[Condition, ...] = (
-    Condition(
+    proof(
         id="environment.launch_blocking",
         verdict="warn",
-        certainty="proof",
         title="CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel",
         meaning="The variable is for debugging: host and device do not work at the same time, so programs are slower.",
         fix="unset CUDA_LAUNCH_BLOCKING",

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on, proof
 from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.health.nvidia import KEPT_OUT, WSL_NODE
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
@@ -155,9 +155,8 @@ NODES = on(
         settle="`ls -l /dev/nvidia*` shows the nodes after the fix",
         fix="sudo nvidia-modprobe -c 0 -u",
     ),
-    Condition(
+    proof(
         id="driver.node_hangs",
-        certainty="proof",
         title="opening the driver's device node hangs",
         meaning="Opening the node waits in the kernel and never returns. Every program that uses the GPU hangs.",
         settle="`ps -eo pid,stat,wchan,comm | grep ' D'` shows processes that wait in the driver",
@@ -176,9 +175,8 @@ NODES = on(
         nvml=(999,),
         patterns=(r"Failed to initialize NVML: Unknown Error",),
     ),
-    Condition(
+    proof(
         id="driver.nodes_denied",
-        certainty="proof",
         title="no permission to open the driver's device nodes",
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node.",
         fix="join the nodes' group (often video or render): sudo usermod -aG video $USER, then log in again",
@@ -377,17 +375,15 @@ def _no_nvml(evidence: Evidence) -> Signs | None:
 
 LIBRARY = on(
     "libraries",
-    Condition(
+    proof(
         id="library.broken",
-        certainty="proof",
         title="libcuda cannot be loaded",
         meaning="The loader rejects the file: it is empty (as in some images), damaged, or for another processor.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
-    Condition(
+    proof(
         id="library.cuda_not_searched",
-        certainty="proof",
         title="the loader does not find the installed libcuda",
         meaning="libcuda is outside the loader's search path, or the loader's cache is old.",
         fix="sudo ldconfig",
@@ -400,9 +396,8 @@ LIBRARY = on(
         fix="install the driver's compute package",
         patterns=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
-    Condition(
+    proof(
         id="library.stub",
-        certainty="proof",
         title="libcuda is a stub",
         meaning="A CUDA toolkit has a libcuda only for linking, in a folder stubs. LD_LIBRARY_PATH has this folder.",
         fix="remove the stubs folder from LD_LIBRARY_PATH",
@@ -410,9 +405,8 @@ LIBRARY = on(
         cuinit=(34,),
         patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
     ),
-    Condition(
+    proof(
         id="library.compat_driver",
-        certainty="proof",
         title="the forward-compatibility package does not match this driver",
         meaning="cuda-compat supports only certain older kernel modules and data centre GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
@@ -432,9 +426,8 @@ LIBRARY = on(
         judge=_other_version,
         cuinit=(803,),
     ),
-    Condition(
+    proof(
         id="driver.mismatch",
-        certainty="proof",
         title="driver libraries and loaded kernel module differ in version",
         meaning="The driver was updated, but the old module is loaded, so every program that starts now fails.",
         fix="sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm "
@@ -447,10 +440,9 @@ LIBRARY = on(
             "unsupported display driver / cuda driver combination|API mismatch: the client has the version",
         ),
     ),
-    Condition(
+    proof(
         id="library.nvml_missing",
         verdict="warn",
-        certainty="proof",
         title="NVML's library is missing",
         meaning="torch usually works without libnvidia-ml. Temperature, power and errors cannot be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",

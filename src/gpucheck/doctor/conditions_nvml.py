@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.doctor import conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, answered, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, answered, hint, on, proof
 from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.health import hardware
@@ -130,9 +130,8 @@ def _busy(evidence: Evidence) -> Signs | None:
 
 NVML = on(
     "nvml",
-    Condition(
+    proof(
         id="gpu.lost",
-        certainty="proof",
         title="the driver lost the GPU",
         meaning="The GPU stopped answering on PCI Express. Usually only a power cycle helps.",
         fix=FIX["lost"],
@@ -140,9 +139,8 @@ NVML = on(
         nvml=(15,),
         patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
     ),
-    Condition(
+    proof(
         id="gpu.reset_required",
-        certainty="proof",
         title="the GPU needs a reset",
         meaning="An error left the GPU unusable until it is reset.",
         fix=RESET.format(card="INDEX"),
@@ -158,9 +156,8 @@ NVML = on(
         fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
         judge=recovery,
     ),
-    Condition(
+    proof(
         id="driver.nvml_hung",
-        certainty="proof",
         title="NVML does not answer",
         meaning="A call to NVML did not return, or the call ended the process. nvidia-smi hangs or crashes too.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
@@ -187,9 +184,8 @@ NVML = on(
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
     ),
-    Condition(
+    hint(
         id="driver.nvml_refused",
-        certainty="hint",
         title="NVML does not start, and no cause is visible",
         meaning="The module is loaded and its device nodes look right, but nvmlInit fails. In a container, 999 usually "
         "means that the container lost access to the nodes. Elsewhere a GPU failed, or the module could not start.",
@@ -349,26 +345,23 @@ def _other_cuinit(evidence: Evidence) -> Signs | None:
 
 CUINIT = on(
     "cuinit",
-    Condition(
+    proof(
         id="driver.hung",
-        certainty="proof",
         title="CUDA's driver does not answer",
         meaning="A call to libcuda did not return, or the call ended the process. torch hangs or crashes too.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end the processes that use the GPU, and reboot",
         judge=_no_answer,
     ),
-    Condition(
+    proof(
         id="gpu.mig_empty",
-        certainty="proof",
         title="MIG mode is on, but no instance exists",
         meaning="In MIG mode the devices are instances, and no instance exists. torch gives no reason.",
         fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
     ),
-    Condition(
+    hint(
         id="driver.no_device",
-        certainty="hint",
         title="CUDA finds no device, although the machine has one",
         meaning="torch gives no reason: is_available() is False without a warning.",
         settle="`sudo dmesg` shows a GPU that did not start; `ls -l /dev/nvidia*` shows the nodes in a container",
@@ -377,9 +370,8 @@ CUINIT = on(
         cuinit=(100,),
         patterns=(r"No CUDA GPUs are available", r"Error 100: no CUDA-capable device is detected"),
     ),
-    Condition(
+    hint(
         id="driver.out_of_memory",
-        certainty="hint",
         title="CUDA does not start: no memory or address space",
         meaning="CUDA reserves far more addresses than it uses. A limit of virtual memory prevents this.",
         settle="`ulimit -v` is a number, or `free` shows no free memory",
@@ -397,9 +389,8 @@ CUINIT = on(
         cuinit=(999,),
         patterns=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
     ),
-    Condition(
+    hint(
         id="driver.unknown_error",
-        certainty="hint",
         title="CUDA does not start (unknown error)",
         meaning="No other fault is visible. After a suspend, nvidia_uvm may have lost its state.",
         settle="if reloading nvidia_uvm helps, suspend probably caused it",
@@ -407,9 +398,8 @@ CUINIT = on(
         judge=_unknown_error,
         cuinit=(999,),
     ),
-    Condition(
+    hint(
         id="driver.not_initialised",
-        certainty="hint",
         title="CUDA's driver does not initialise",
         meaning="cuInit returns 3. With some kernels the open module's memory management (HMM) does not start.",
         settle="the kernel log has `request_free_mem_region() err -34`, or another reason",
@@ -421,9 +411,8 @@ CUINIT = on(
             r"request_free_mem_region\(\) err -34|CUDA_ERROR_NOT_INITIALIZED",
         ),
     ),
-    Condition(
+    hint(
         id="gpu.unavailable",
-        certainty="hint",
         title="the GPU is in exclusive use or not licensed",
         meaning="In exclusive mode a GPU accepts one process. A virtual GPU without a licence gives the same error.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
@@ -432,9 +421,8 @@ CUINIT = on(
         cuinit=(46,),
         patterns=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
     ),
-    Condition(
+    hint(
         id="driver.toolchain",
-        certainty="hint",
         title="the driver is older than the CUDA that compiled the code",
         meaning="The PTX is of a newer CUDA than the driver supports. Triton and NVRTC produce PTX.",
         settle="the program runs with a newer driver",
@@ -443,9 +431,8 @@ CUINIT = on(
         cuinit=(222,),
         patterns=("the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION",),
     ),
-    Condition(
+    hint(
         id="driver.not_supported",
-        certainty="hint",
         title="the driver does not support CUDA on this system",
         meaning="This is a virtual GPU for graphics (B or A series), a sandbox, or a Jetson without its groups.",
         settle="`nvidia-smi -q | grep -i product` shows the profile of a virtual GPU",
@@ -465,9 +452,8 @@ CUINIT = on(
         cuinit=(802,),
         patterns=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
     ),
-    Condition(
+    proof(
         id="mps.unreachable",
-        certainty="proof",
         title="the MPS server cannot be reached",
         meaning="The MPS daemon ended and left its pipes, runs for another user, or is not in this container.",
         fix="start MPS: nvidia-cuda-mps-control -d; or, to run without MPS, unset CUDA_MPS_PIPE_DIRECTORY",
@@ -478,9 +464,8 @@ CUINIT = on(
             "the MPS client failed|CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
         ),
     ),
-    Condition(
+    proof(
         id="mps.not_ready",
-        certainty="proof",
         title="the MPS server does not accept this client",
         meaning="The server starts, recovers, has the maximum number of clients, or has ended this client.",
         settle="server.log in CUDA_MPS_LOG_DIRECTORY shows the reason",
@@ -494,9 +479,8 @@ CUINIT = on(
             "CUDA_ERROR_MPS_(?:SERVER_NOT_READY|MAX_(?:CLIENTS|CONNECTIONS)_REACHED|CLIENT_TERMINATED)",
         ),
     ),
-    Condition(
+    hint(
         id="driver.refused",
-        certainty="hint",
         title="CUDA does not start, cause unknown",
         meaning="gpucheck knows no cause of this code. The driver may have been updated without a reboot.",
         settle="if a reboot with LD_LIBRARY_PATH unset does not help, the cause is the installation",

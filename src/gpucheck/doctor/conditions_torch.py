@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Signs, on
+from gpucheck.doctor.condition import Condition, Evidence, Signs, on, proof
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.finding import Verdict
@@ -170,9 +170,8 @@ def _sees_none(evidence: Evidence) -> Signs | None:
 
 TORCH = on(
     "torch",
-    Condition(
+    proof(
         id="torch.missing",
-        certainty="proof",
         title="torch is not installed",
         meaning="The checked interpreter finds no torch. `--python PATH` checks another environment.",
         fix="python -m pip install torch",
@@ -199,25 +198,22 @@ TORCH = on(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*|__nvJitLink\w+",
         ),
     ),
-    Condition(
+    proof(
         id="torch.hung",
-        certainty="proof",
         title="torch does not answer",
         meaning="A network file system or a driver hangs, or Python imports a wrong file that waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows the import that hangs",
         fix="python -X importtime -c 'import torch'",
     ),
-    Condition(
+    proof(
         id="torch.import_broken",
-        certainty="proof",
         title="torch cannot be imported",
         meaning="The import raises an error. Files of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
         patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
-    Condition(
+    proof(
         id="torch.cpu_build",
-        certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
         meaning="The wheel contains no CUDA, so the driver does not matter. `pip install torch` installs a CPU-only "
         "wheel on Windows and from a CPU index. A torch for ROCm or XPU cannot use an NVIDIA GPU either.",
@@ -225,9 +221,8 @@ TORCH = on(
         judge=_cpu_build,
         patterns=(r"Torch not compiled with CUDA enabled",),
     ),
-    Condition(
+    proof(
         id="torch.driver_too_old",
-        certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. `driver version is insufficient` alone is "
         "no proof: CUDA also reports this error without a driver, for example in a container without a GPU.",
@@ -235,9 +230,8 @@ TORCH = on(
         judge=_driver_too_old,
         patterns=(r"driver on your system is too old", r"CUDA driver version is insufficient for CUDA runtime version"),
     ),
-    Condition(
+    proof(
         id="torch.sees_none",
-        certainty="proof",
         title="torch does not see the GPU that CUDA shows",
         meaning="torch loads CUDA libraries of another version, or another libcuda.",
         fix="python -c 'import torch; torch.cuda.init()'",
@@ -391,10 +385,9 @@ PACKAGES: tuple[Condition, ...] = (
         fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
-    Condition(
+    proof(
         id="torch.pynvml",
         verdict="warn",
-        certainty="proof",
         title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both packages install the same module, so torch warns.",
         fix="python -m pip uninstall -y pynvml; then reinstall nvidia-ml-py in the installed version",
@@ -409,10 +402,9 @@ PACKAGES: tuple[Condition, ...] = (
         judge=_torchvision,
         patterns=(r"operator torchvision::nms does not exist",),
     ),
-    Condition(
+    proof(
         id="triton.compiler",
         verdict="warn",
-        certainty="proof",
         title="triton has no C compiler: torch.compile fails",
         meaning="Triton compiles a small C launcher for each kernel. It needs CC, gcc or clang.",
         fix="install gcc, or set CC",
@@ -435,10 +427,9 @@ PACKAGES: tuple[Condition, ...] = (
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
     ),
-    Condition(
+    proof(
         id="torch.missing_libraries",
         verdict="warn",
-        certainty="proof",
         title="libraries that torch loads on demand are missing",
         meaning="Files of a package are missing (a full disk, a reduced image), or cuDNN is incomplete.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
@@ -554,17 +545,15 @@ ARCHITECTURE = on(
             "include kernels for this GPU",
         ),
     ),
-    Condition(
+    proof(
         id="run.kernel_failed",
-        certainty="proof",
         title="a kernel fails on this GPU",
         meaning="torch sees the device, but a sum of 64 numbers or a 16 × 16 matrix product fails or is wrong.",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
         judge=_kernel_failed,
     ),
-    Condition(
+    proof(
         id="run.hung",
-        certainty="proof",
         title="torch's first kernel does not finish",
         meaning="The driver hangs, or it compiles every kernel from PTX, which can take minutes.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end the processes that use the GPU, and reboot",
