@@ -170,19 +170,19 @@ IN_USE_ERRORS = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILE
 NOT_IN_NVML = "NVML does not report on this GPU, so the load would show nothing"
 
 
-def why_not(card: Device) -> str:
-    """Return why the GPU must not be loaded; "" if it can be. `card` was read while gpucheck did not use the GPU."""
-    if card.parent_uuid is not None or is_divided(card):
+def why_not(gpu: Device) -> str:
+    """Return why the GPU must not be loaded; "" if it can be. `gpu` was read while gpucheck did not use the GPU."""
+    if gpu.parent_uuid is not None or is_divided(gpu):
         return "NVML reports neither clock nor link of a MIG instance"
-    if card.uuid is None or card.nvml_index is None:
+    if gpu.uuid is None or gpu.nvml_index is None:
         return NOT_IN_NVML
-    if card.state is not None:
-        return card.state
-    computing = [process for process in card.processes or () if "compute" in process.kind]
+    if gpu.state is not None:
+        return gpu.state
+    computing = [process for process in gpu.processes or () if "compute" in process.kind]
     if computing:
         names = [f"{process.name or 'not visible here'} ({process.pid})" for process in computing]
         return f"in use by others: {few(names, ', ')}"
-    used_bytes = held_bytes(card)
+    used_bytes = held_bytes(gpu)
     return f"in use by others, which hold {units.capacity(used_bytes)} of its memory" if used_bytes is not None else ""
 
 
@@ -234,12 +234,12 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     """Load every free GPU that torch can use and NVML reports on."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
     # The facts are from the second reading. During the first reading, gpucheck's child used torch.
-    cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
+    gpus = {gpu.id: gpu for gpu in evidence.gpus if gpu.id in ran and gpu.id is not None}
     left_out = {
-        **{name: why for name, card in cards.items() if (why := why_not(card))},
-        **dict.fromkeys(ran - set(cards), NOT_IN_NVML),
+        **{name: why for name, gpu in gpus.items() if (why := why_not(gpu))},
+        **dict.fromkeys(ran - set(gpus), NOT_IN_NVML),
     }
-    loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
+    loaded = {name: gpu.uuid for name, gpu in gpus.items() if name not in left_out}
     if not loaded:
         return LoadResult("none", "no GPU is free for it", (), left_out)
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)

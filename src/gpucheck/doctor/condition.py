@@ -36,8 +36,8 @@ class Evidence:
     build: TorchBuild = field(init=False)
     probe: TorchProbe = field(init=False)
     # The NVIDIA devices that NVML or libcuda lists, and the GPUs on the PCI bus.
-    cards: tuple[Device, ...] = field(init=False)
-    gpus: tuple[PciDevice, ...] = field(init=False)
+    gpus: tuple[Device, ...] = field(init=False)
+    pci_gpus: tuple[PciDevice, ...] = field(init=False)
     # Whether PCI, device nodes, WSL's driver or a library shows an NVIDIA GPU.
     is_nvidia_here: bool = field(init=False)
     # The version in the file name of the loaded libcuda, and the libraries that the loader finds, by name.
@@ -58,8 +58,8 @@ class Evidence:
             driver=driver,
             build=facts.torch or TorchBuild(),
             probe=self.torch or TorchProbe(),
-            cards=tuple(nvidia.cards(facts)),
-            gpus=tuple(device for device in stack.devices or () if device.is_gpu),
+            gpus=tuple(nvidia.cards(facts)),
+            pci_gpus=tuple(device for device in stack.devices or () if device.is_gpu),
             is_nvidia_here=nvidia.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
             libcuda_version=version_of(driver.libcuda_path),
             loadable={library.name: library for library in reversed((*stack.path_libraries, *stack.libraries))},
@@ -69,7 +69,7 @@ class Evidence:
     @property
     def cuda_works(self) -> bool:
         """Return whether CUDA started and shows a device. All lower stages then work for this device."""
-        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
+        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.gpus)
 
     @property
     def in_container(self) -> bool:

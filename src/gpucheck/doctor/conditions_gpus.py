@@ -49,32 +49,32 @@ def _foreign_memory(evidence: Evidence) -> Signs | None:
     """Report GPU memory that other processes use, unless another check reports that no visible process uses it."""
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     in_use = {
-        name_of(card): card
-        for card in evidence.cards
-        if (card.memory_used_bytes or 0) > FOREIGN_BYTES
-        and not card.integrated
-        and (card.processes or card.uuid not in unclaimed)
+        name_of(gpu): gpu
+        for gpu in evidence.gpus
+        if (gpu.memory_used_bytes or 0) > FOREIGN_BYTES
+        and not gpu.integrated
+        and (gpu.processes or gpu.uuid not in unclaimed)
     }
     if not in_use:
         return None
-    used = {name: card.memory_used_bytes or 0 for name, card in in_use.items()}
+    used = {name: gpu.memory_used_bytes or 0 for name, gpu in in_use.items()}
     text = joined_messages([(name, f"{units.capacity(used[name])} by {_holders(in_use[name])}") for name in in_use])
     if not all(map(_is_desktop, in_use.values())):
         return Signs(text, used)
     return Signs(text, used, verdict="info", title="the desktop uses GPU memory")
 
 
-def _holders(card: Device) -> str:
-    largest = sorted(card.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
+def _holders(gpu: Device) -> str:
+    largest = sorted(gpu.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
     names = [f"{process.name or 'not visible here'} ({process.pid})" for process in largest]
     return few(names, ", ") or "processes that are not listed"
 
 
-def _is_desktop(card: Device) -> bool:
+def _is_desktop(gpu: Device) -> bool:
     """Return whether graphics programs use the GPU, and other processes use less than `FOREIGN_BYTES`."""
-    sizes = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
+    sizes = [process.used_memory_bytes for process in gpu.processes or () if "graphics" not in process.kind]
     is_little = None not in sizes and sum(filter(None, sizes)) < FOREIGN_BYTES
-    return is_little and len(sizes) < len(card.processes or ())
+    return is_little and len(sizes) < len(gpu.processes or ())
 
 
 GPUS: tuple[Condition, ...] = (
@@ -333,9 +333,9 @@ _FIXED = (
 
 def _as_loaded(evidence: Evidence) -> Facts:
     """Return the GPUs with their readings under load, for the checks of busy GPUs."""
-    known, devices = {card.id: card for card in evidence.cards}, []
+    known, devices = {gpu.id: gpu for gpu in evidence.gpus}, []
     for loaded in evidence.load.cards if evidence.load is not None else ():
-        card, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
+        gpu, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
         if telemetry is None:
             continue
         clock, link = telemetry["sm_clock_hz"], telemetry["pcie"]
@@ -343,11 +343,11 @@ def _as_loaded(evidence: Evidence) -> Facts:
         reasons = {name: count for name, count in loaded.held_by.items() if count >= least[name]}
         lasting = tuple(name for name, count in reasons.items() if count >= SUSTAINED * telemetry["readings"])
         is_read = bool(reasons) or "clock_reasons" not in telemetry["unknown"]
-        on_pcie = telemetry.get("c2c_bytes_per_s") is None and not card.integrated
+        on_pcie = telemetry.get("c2c_bytes_per_s") is None and not gpu.integrated
         ends = ("generation", "width", "max_generation", "max_width")
         devices.append(
             Device(
-                **{name: getattr(card, name) for name in _FIXED},
+                **{name: getattr(gpu, name) for name in _FIXED},
                 state=live.UNDER_LOAD,
                 sm_clock_hz=clock["median"] if clock else None,
                 max_sm_clock_hz=telemetry["max_sm_clock_hz"],
@@ -394,7 +394,7 @@ def _not_run(evidence: Evidence) -> Signs | None:
     load = evidence.load
     if load is None:
         # If torch works, the user did not select the load.
-        if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
+        if evidence.torch_works or not any(gpu.nvml_index is not None for gpu in evidence.gpus):
             return None
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", (), {})
     if load.outcome == "failed":
@@ -402,9 +402,9 @@ def _not_run(evidence: Evidence) -> Signs | None:
     reasons = dict(load.left_out)
     considered = {*reasons, *(loaded.device for loaded in load.cards)}
     # torch did not use the other GPUs: they are hidden, lost, or in MIG mode.
-    for card in evidence.cards:
-        if card.nvml_index is not None and card.id not in considered:
-            reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
+    for gpu in evidence.gpus:
+        if gpu.nvml_index is not None and gpu.id not in considered:
+            reasons[name_of(gpu)] = gpu.state or load.reason or "torch did not run on it"
     if not reasons and load.outcome == "ran":
         return None
     text = joined_messages(list(reasons.items()))
@@ -413,13 +413,13 @@ def _not_run(evidence: Evidence) -> Signs | None:
 
 def _unread_load(evidence: Evidence) -> Signs | None:
     missing: dict[str, dict[str, str]] = {}
-    for card in evidence.load.cards if evidence.load is not None else ():
-        unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
+    for gpu in evidence.load.cards if evidence.load is not None else ():
+        unknown = {"*": gpu.reason or ""} if gpu.telemetry is None else gpu.telemetry["unknown"]
         if unread := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
-            missing[card.device] = unread
+            missing[gpu.device] = unread
     text = [
-        f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
-        for card, names in missing.items()
+        f"{gpu}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
+        for gpu, names in missing.items()
     ]
     return Signs("; ".join(text), {"unread": missing}) if missing else None
 

@@ -20,7 +20,7 @@ from gpucheck.report.finding import Verdict
 
 def absent(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the condition that keeps NVIDIA's module from all GPUs of this machine, and its signs, or None."""
-    driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
+    driver, stack, gpus = evidence.driver, evidence.stack, evidence.pci_gpus
     is_loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
     # If CUDA or NVML works, the module is there: a sandbox may forward the driver's calls and hide the module.
     if evidence.cuda_works or driver.nvml_code == 0 or not gpus:
@@ -69,9 +69,9 @@ FIRST_BLACKWELL = 0x2900
 def _has_no_working_gpu(evidence: Evidence) -> bool:
     """Return whether the module is loaded but CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
-    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.pci_gpus or absent(evidence) is not None:
         return False
-    is_listed = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
+    is_listed = any(gpu.nvml_index is not None and gpu.state != "lost" for gpu in evidence.gpus)
     return (driver.nvml_code is not None or driver.cuinit_code is not None) and not is_listed
 
 
@@ -89,7 +89,7 @@ def _fallen(evidence: Evidence) -> Signs | None:
     """Report a GPU that fell off the bus. The log alone is no proof, because a later reset may have helped."""
     lines = evidence.logged(FALLEN)
     unlisted = [] if evidence.in_container else nvidia.addresses_not_listed(evidence.facts)
-    is_lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
+    is_lost = evidence.driver.nvml_code == 15 or any(gpu.state == "lost" for gpu in evidence.gpus)
     if not lines or not (unlisted or is_lost or _has_no_working_gpu(evidence)):
         return None
     # If other GPUs work, no later stage is broken.
@@ -114,7 +114,7 @@ def _open_needed(evidence: Evidence) -> Signs | None:
     lines = evidence.logged(OPEN_NEEDED)
     if lines:
         return Signs(lines[-1], {"log": lines}, fix if branch else None, certainty="proof")
-    numbered = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    numbered = [gpu for gpu in evidence.pci_gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in numbered if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
@@ -299,12 +299,12 @@ REFUSED = 101
 
 
 def _listed(evidence: Evidence) -> list[Device]:
-    cards = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
-    return sorted(cards, key=lambda card: card.nvml_index or 0)
+    gpus = [gpu for gpu in evidence.gpus if gpu.nvml_index is not None and gpu.parent_uuid is None]
+    return sorted(gpus, key=lambda gpu: gpu.nvml_index or 0)
 
 
 def _shown(evidence: Evidence) -> list[Device]:
-    return [card for card in evidence.cards if card.cuda_index is not None]
+    return [gpu for gpu in evidence.gpus if gpu.cuda_index is not None]
 
 
 def _masked(evidence: Evidence) -> tuple[str, Signs] | None:
@@ -337,7 +337,7 @@ def _masked(evidence: Evidence) -> tuple[str, Signs] | None:
     requested = sum(entry.asks for entry in mask.entries)
     # The mask is not the cause if it names existing GPUs that CUDA does not show.
     has_other_cause = count > 0 and len(mask.shown) > shown
-    is_divided = instances or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+    is_divided = instances or any(gpu.mig is not None and gpu.mig.enabled for gpu in evidence.gpus)
     if requested <= shown or has_other_cause or is_divided:
         return None
     return "mask.shows_fewer", signs(f"asks for {requested} GPUs and shows {shown}")
@@ -347,11 +347,11 @@ def _order(evidence: Evidence) -> Signs | None:
     """Report different orders: CUDA counts the fastest GPU first, nvidia-smi the lowest PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
-    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
-    order = [card.nvml_index for card in both]
+    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda gpu: gpu.cuda_index or 0)
+    order = [gpu.nvml_index for gpu in both]
     if order == sorted(order, key=lambda index: index or 0):
         return None
-    rows = [f"cuda:{card.cuda_index} is nvidia-smi's {card.nvml_index} ({card.name or 'a GPU'})" for card in both]
+    rows = [f"cuda:{gpu.cuda_index} is nvidia-smi's {gpu.nvml_index} ({gpu.name or 'a GPU'})" for gpu in both]
     return Signs("; ".join(rows), {"nvml_indices_in_cuda_order": order})
 
 

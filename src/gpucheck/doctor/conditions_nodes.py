@@ -33,7 +33,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
         return False
-    lacks_gpus = bool(evidence.gpus) and not _gpu_nodes(evidence) and evidence.in_container
+    lacks_gpus = bool(evidence.pci_gpus) and not _gpu_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or lacks_gpus
 
 
@@ -43,7 +43,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if not evidence.in_container:
         text = f"the module is loaded, but {CONTROL} does not exist"
-        return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.gpus else None
+        return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.pci_gpus else None
     details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
     present = f"only {', '.join(nodes)}" if nodes else "none of its nodes"
     text, title = f"the host's kernel runs NVIDIA's module, but /dev has {present}", None

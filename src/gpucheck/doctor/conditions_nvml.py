@@ -39,14 +39,14 @@ def _hung_or_crashed(evidence: Evidence) -> Signs | None:
     has_crashed = "ended early" in error
     if not has_crashed and "did not answer within" not in error:
         return None
-    at = [f", at {_name(card)}" for card in evidence.cards if (card.state or "").startswith("not answering")]
+    at = [f", at {_name(gpu)}" for gpu in evidence.gpus if (gpu.state or "").startswith("not answering")]
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     title, fix = ("NVML crashes its process", _REINSTALL) if has_crashed else (None, None)
     return Signs("".join([error, *at[:1]]), {"nvml_code": code}, fix, verdict=verdict, title=title)
 
 
-def _name(card: Device) -> str:
-    return card.pci_address or card.uuid or f"device {card.nvml_index}"
+def _name(gpu: Device) -> str:
+    return gpu.pci_address or gpu.uuid or f"device {gpu.nvml_index}"
 
 
 def _in_state(state: str, code: int) -> JudgeCondition:
@@ -67,7 +67,7 @@ def _in_state(state: str, code: int) -> JudgeCondition:
 
 def recovery(evidence: Evidence) -> Signs | None:
     """Report the driver's recovery action for a GPU if CUDA does not start."""
-    is_masked = any((card.state or "").startswith("hidden") for card in evidence.cards)
+    is_masked = any((gpu.state or "").startswith("hidden") for gpu in evidence.gpus)
     signs = Signs.of(evidence.findings.get("devices.recovery_action", ()))
     if signs is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or is_masked:
         return None
@@ -77,12 +77,12 @@ def recovery(evidence: Evidence) -> Signs | None:
 def _lists_none(evidence: Evidence) -> Signs | None:
     """Report that NVML starts but lists no GPU, unless the kernel module or the device nodes explain this."""
     driver = evidence.driver
-    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
+    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.pci_gpus:
         return None
-    is_listed = any(card.nvml_index is not None for card in evidence.cards)
+    is_listed = any(gpu.nvml_index is not None for gpu in evidence.gpus)
     if is_listed or absent(evidence) is not None or lacks_nodes(evidence):
         return None
-    addresses = [gpu.address for gpu in evidence.gpus]
+    addresses = [gpu.address for gpu in evidence.pci_gpus]
     return Signs(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
@@ -103,24 +103,24 @@ def _other(evidence: Evidence) -> Signs | None:
     return replace(_nvml_error(evidence), title=title and f"GPU {title}", fix=fix)
 
 
-def _held(cards: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
+def _held(gpus: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
     """Return the text, the fix and the evidence for GPUs in exclusive or prohibited mode, with their processes."""
-    pids = sorted({process.pid for card in cards for process in card.processes or ()})
-    text = ", ".join(f"{_name(card)} is {card.compute_mode}" for card in cards)
-    fix = fixes.smi((card.uuid for card in cards), "-c 0")
+    pids = sorted({process.pid for gpu in gpus for process in gpu.processes or ()})
+    text = ", ".join(f"{_name(gpu)} is {gpu.compute_mode}" for gpu in gpus)
+    fix = fixes.smi((gpu.uuid for gpu in gpus), "-c 0")
     if pids:
         holders = f"PID {few([str(pid) for pid in pids], ', ')}"
         text, fix = f"{text}, with {holders} on it", f"end {holders}, or {fix}"
-    return text, fix, {"compute_modes": [card.compute_mode for card in cards], "pids": pids}
+    return text, fix, {"compute_modes": [gpu.compute_mode for gpu in gpus], "pids": pids}
 
 
-def _is_held(card: Device) -> bool:
-    return (card.compute_mode or "default") != "default"
+def _is_held(gpu: Device) -> bool:
+    return (gpu.compute_mode or "default") != "default"
 
 
 def refusing(evidence: Evidence) -> list[Device]:
     refused = {run.device for run in evidence.probe.kernels if "busy or unavailable" in (run.error or "")}
-    return [card for card in evidence.cards if card.id in refused and _is_held(card)]
+    return [gpu for gpu in evidence.gpus if gpu.id in refused and _is_held(gpu)]
 
 
 def _busy(evidence: Evidence) -> Signs | None:
@@ -258,11 +258,11 @@ def _no_device(evidence: Evidence) -> Signs | None:
     if not evidence.is_nvidia_here:
         return None
     value = evidence.value(MASK)
-    uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
+    uuids = [gpu.uuid for gpu in evidence.gpus if gpu.nvml_index is not None or gpu.parent_uuid is not None]
     is_masked = value is not None and not read_mask(value, uuids).shown
     if is_masked or _empty_mig(evidence) is not None:
         return None
-    listed = sum(card.nvml_index is not None for card in evidence.cards)
+    listed = sum(gpu.nvml_index is not None for gpu in evidence.gpus)
     text, fix = f"NVML lists {listed or 'no'} GPU{'s' * (listed != 1)}", None
     if value is not None and not uuids:
         text, fix = f"{MASK}={value!r} may hide a GPU; NVML lists none", f"unset {MASK}"
@@ -270,11 +270,11 @@ def _no_device(evidence: Evidence) -> Signs | None:
 
 
 def _empty_mig(evidence: Evidence) -> Signs | None:
-    gpus = [card for card in evidence.cards if card.parent_uuid is None]
-    empty = [card for card in gpus if card.mig is not None and card.mig.enabled and not card.mig.instances]
+    gpus = [gpu for gpu in evidence.gpus if gpu.parent_uuid is None]
+    empty = [gpu for gpu in gpus if gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances]
     if not gpus or len(empty) < len(gpus):
         return None
-    uuids = [card.uuid for card in empty]
+    uuids = [gpu.uuid for gpu in empty]
     text = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
     return answered(evidence, text, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
 
@@ -292,7 +292,7 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 def _unavailable(evidence: Evidence) -> Signs:
     """Report error 46: a GPU in exclusive or prohibited mode. Otherwise the cause may be a licence."""
-    text, fix, details = _held([card for card in evidence.cards if _is_held(card)])
+    text, fix, details = _held([gpu for gpu in evidence.gpus if _is_held(gpu)])
     if not text:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
         return answered(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)

@@ -38,7 +38,7 @@ def _cuda_build(evidence: Evidence) -> str:
         return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
         return fixes.reinstall(fixes.installer(evidence), torch_version(evidence))
-    return build_line(evidence, [card.compute_capability for card in evidence.cards if card.compute_capability])
+    return build_line(evidence, [gpu.compute_capability for gpu in evidence.gpus if gpu.compute_capability])
 
 
 def _needs_jetsons_wheel(evidence: Evidence) -> bool:
@@ -156,7 +156,7 @@ def _sees_none(evidence: Evidence) -> Signs | None:
         return None
     if not evidence.cuda_works or _driver_too_old(evidence):
         return None
-    shown = sum(card.cuda_index is not None for card in evidence.cards)
+    shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
     warnings = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
     reason = f"; torch says: {warnings[0]}" if warnings else ", and torch gives no reason"
     libraries = {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda}
@@ -445,9 +445,9 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 def _capabilities(evidence: Evidence) -> dict[str, str]:
     """Return the compute capability of each device, by torch or else by the driver."""
     capabilities = dict(evidence.probe.capabilities or {})
-    for card in evidence.cards:
-        if card.cuda_index is not None and card.compute_capability:
-            capabilities.setdefault(f"cuda:{card.cuda_index}", card.compute_capability)
+    for gpu in evidence.gpus:
+        if gpu.cuda_index is not None and gpu.compute_capability:
+            capabilities.setdefault(f"cuda:{gpu.cuda_index}", gpu.compute_capability)
     return capabilities
 
 
@@ -500,8 +500,8 @@ def _name(probe: TorchProbe, device: str) -> str:
 def _kernel_failed(evidence: Evidence) -> Signs | None:
     """Report failed kernels. Devices that torch has no code for, or that refuse this process, are left out."""
     probe, title, fix = evidence.probe, None, None
-    shown = sum(card.cuda_index is not None for card in evidence.cards)
-    explained = {*_without_code(evidence), *(card.id for card in refusing(evidence))}
+    shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
+    explained = {*_without_code(evidence), *(gpu.id for gpu in refusing(evidence))}
     errors = {
         run.device: run.error
         for run in probe.kernels

@@ -125,12 +125,12 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, 
 
 
 def _shown(evidence: Evidence) -> dict[Stage, str | None]:
-    driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
-    on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
+    driver, probe, gpus, pci_gpus = evidence.driver, evidence.probe, evidence.gpus, evidence.pci_gpus
+    on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
-    listed = sum(card.nvml_index is not None for card in cards)
-    empty = sum(card.mig is not None and card.mig.enabled and not card.mig.instances for card in cards)
-    devices = sum(card.cuda_index is not None for card in cards)
+    listed = sum(gpu.nvml_index is not None for gpu in gpus)
+    empty = sum(gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances for gpu in gpus)
+    devices = sum(gpu.cuda_index is not None for gpu in gpus)
     started = f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         started = "cuInit returns 100: a mask hides every GPU"
@@ -146,7 +146,7 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     )
     ran = [run.device for run in probe.kernels] if not any(run.error for run in probe.kernels) else []
     return {
-        "hardware": on_bus or ", ".join(dict.fromkeys(card.name or "a GPU" for card in cards)) or None,
+        "hardware": on_bus or ", ".join(dict.fromkeys(gpu.name or "a GPU" for gpu in gpus)) or None,
         "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {kind}",
         "nodes": ", ".join(node.path for node in evidence.stack.nodes if node.error == 0) or None,
         "libraries": driver.libcuda_path,
