@@ -43,8 +43,7 @@ LISTED = {
     "ladder": "first broken consequences",
     "ladder/rungs": "rung state",
 }
-# The form of a version, a name of hardware or of a state, an address or a device node. No path, sentence or e-mail
-# address has this form.
+# The form of a version, a name, a state, an address or a device node. No path, sentence or e-mail address matches.
 _TEXT = re.compile(r"/dev/[a-z]+[\w-]*|[A-Za-z0-9][\w.:()+~-]*( [\w.()+-]+){0,7}")
 # A variable's value is included if it is a number or a switch.
 _SWITCH = re.compile(r"0x[0-9a-fA-F]+|[\d.,:;+-]{1,80}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER")

@@ -90,8 +90,7 @@ def read(
 ) -> Evidence:
     """Read the driver and torch in parallel. Raises UsageError for a --python that cannot start.
 
-    `late` is a monotonic time and a reason: from then on gpucheck does not wait for torch. A slow start of NVML delays
-    this time.
+    `late` is the monotonic time at which gpucheck stops waiting for torch, and the reason. A slow NVML delays the time.
     """
     emit(Progress("reading driver and torch"))
     # The main thread reads the driver, so that an interrupt works.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpucheck import units
@@ -29,6 +30,8 @@ def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
 
     return Condition(id, judge=judge, verdict=verdict, **row)
 
+
+_failure, _remark = partial(_check, verdict="fail"), partial(_check, verdict="info")
 
 # The condition of a stage reports these states of a GPU.
 _REPORTED_STATES = ("lost", "reset required", "no power", "not answering")
@@ -98,49 +101,42 @@ GPUS: tuple[Condition, ...] = (
         meaning="More than 1 GiB and 5 % of the memory is in use, but no process in NVML's list uses it.",
         fix="sudo fuser -v /dev/nvidia*",
     ),
-    _check(
+    _failure(
         id="devices.answers",
-        verdict="fail",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
         patterns=(r"GPU is lost", r"Unable to determine the device handle"),
     ),
-    _check(
+    _failure(
         id="devices.recovery_action",
-        verdict="fail",
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
     ),
-    _check(
+    _failure(
         id="devices.remapped_rows",
-        verdict="fail",
         title="faulty memory rows",
         meaning="A row that no spare replaces is a permanent fault; a row that waits for a reset "
         "stays in use until then.",
         fix="drain the node and replace the GPU",
     ),
-    _check(
+    _failure(
         id="devices.sram_ecc",
-        verdict="fail",
         title="errors of the on-chip memory (SRAM)",
         meaning="Caches have no spares. Any uncorrected error since the driver was loaded is a failure.",
         fix="drain the node and replace the GPU",
     ),
-    _check(
+    _failure(
         id="devices.retired_pages",
-        verdict="fail",
         title="memory pages were retired",
         meaning="GPUs up to Turing retire faulty memory pages, 64 at most; a pending one is used until a reset.",
         fix="reset the GPU; at the limit, replace it",
     ),
-    _check(
+    _failure(
         id="devices.ecc",
-        verdict="fail",
         title="uncorrected memory errors",
-        meaning="NVML counted these errors since the driver was loaded. Results since then may be wrong. Corrected "
-        "errors are a remark.",
+        meaning="Results since the driver was loaded may be wrong. Corrected errors alone are a remark.",
         fix=fix_of("ecc"),
     ),
     _check(
@@ -156,9 +152,8 @@ GPUS: tuple[Condition, ...] = (
         meaning="Two readings with 2 s between them show 100 %. A process is hidden from this user, or the GPU hangs.",
         fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
     ),
-    _check(
+    _failure(
         id="devices.fan",
-        verdict="fail",
         title="the fan of a hot GPU stands still",
         meaning="The GPU is near its slowdown temperature, or heat throttles it. NVML reports the intended fan speed.",
         fix=FIX["heat"],
@@ -181,9 +176,8 @@ GPUS: tuple[Condition, ...] = (
         meaning="Heat, power or the driver lowers the clock. A hardware reason in two readings is a failure.",
         fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
-    _check(
+    _remark(
         id="devices.violations",
-        verdict="info",
         title="limits lowered the clock",
         meaning="The driver's counters of limits grew between two readings. Heat and reliability are a warning.",
         fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
@@ -197,21 +191,18 @@ GPUS: tuple[Condition, ...] = (
     _check(
         id="devices.low_clock",
         title="a busy GPU's clock is far too low for no reported reason",
-        meaning="The clock is a fifth below its default or other GPUs of the same name. NVML gives no reason. It does "
-        "not report locked clocks.",
+        meaning="The clock is a fifth below its default or equal GPUs. NVML gives no reason and cannot read a lock.",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
         "`--reset-memory-clocks` for the memory clock",
     ),
-    _check(
+    _remark(
         id="devices.power_limited",
-        verdict="info",
         title="the power limit lowers a busy GPU's clock",
         meaning="This is normal at full load. If the GPU draws less than half of the limit, it is a warning.",
         fix="no action needed",
     ),
-    _check(
+    _remark(
         id="devices.clock_setting",
-        verdict="info",
         title="a setting lowers a busy GPU's clock",
         meaning="Application clocks, a display clock or sync boost lower the speed. A loss of a fifth is a warning.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
@@ -240,24 +231,21 @@ GPUS: tuple[Condition, ...] = (
         meaning="In MIG mode programs can use only instances. This GPU has no instance, so no program can use it.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C for an instance; or sudo nvidia-smi -i INDEX -mig 0",
     ),
-    _check(
+    _remark(
         id="devices.ecc_mode",
-        verdict="info",
         title="ECC is off now or after a reset",
         meaning="Memory errors are not corrected and not counted. If GPUs of the same model differ, it is a warning.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
     ),
-    _check(
+    _remark(
         id="devices.power_limit",
-        verdict="info",
         title="the power limit is below the GPU's default",
         meaning="The limit lowers the clock under load. A fifth below the default, or less than on GPUs of the same "
         "name, is a warning.",
         fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
     ),
-    _check(
+    _remark(
         id="devices.compute_mode",
-        verdict="info",
         title="compute mode prohibited",
         meaning="Programs fail because the GPU is busy or unavailable. In exclusive mode one program can use the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
@@ -271,8 +259,7 @@ GPUS: tuple[Condition, ...] = (
     _check(
         id="links.inactive",
         title="NVLinks are down",
-        meaning="Without a bridge that needs the links, this is a remark. It is a failure if all links of one GPU on a "
-        "board are down.",
+        meaning="It is a remark if no bridge needs the links, a failure if all links of one GPU on a board are down.",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
     ),
     _check(
@@ -313,8 +300,7 @@ PEERS: tuple[Condition, ...] = (
 
 # -- under the doctor's own load ---------------------------------------------------------------------------------------
 
-# One reading with a protection reason is not enough: the reason may appear while the clock changes (DCGM's
-# documentation).
+# One reading with a protection reason is no proof: it may appear while the clock changes (DCGM's documentation).
 LEAST_READINGS = 2
 # A reason in this share of the readings is lasting.
 SUSTAINED = 0.5
@@ -428,8 +414,7 @@ LOAD: tuple[Condition, ...] = (
     Condition(
         id="load.failed",
         title="the load test failed",
-        meaning="One kernel ran, but one second of matrix products and copies failed. The cause may be the GPU, its "
-        "power or the driver.",
+        meaning="One kernel ran, but 1 s of matrix products and copies failed: check the GPU, its power, the driver.",
         fix="sudo dmesg -T | grep -i xid",
         judge=_failed,
     ),

@@ -260,8 +260,7 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
         title="Xid errors in the kernel log",
-        meaning="An Xid is a failure if NVIDIA's catalogue asks for a reset or a reboot and the driver was not "
-        "reloaded since then.",
+        meaning="An Xid is a failure if NVIDIA asks for a reset or a reboot and the driver was not reloaded later.",
         fix="sudo dmesg -T | grep -i xid",
         judge=found("log.xid"),
         patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
@@ -451,8 +450,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         id="environment.small_shm",
         verdict="warn",
         title="this container has little shared memory",
-        meaning="A DataLoader's workers pass batches through /dev/shm. If /dev/shm is full, a bus error ends the "
-        "workers.",
+        meaning="A DataLoader's workers pass batches through /dev/shm. A bus error ends them if /dev/shm is full.",
         fix="start the container with --shm-size=8g or --ipc=host",
         judge=_small_shm,
         patterns=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),

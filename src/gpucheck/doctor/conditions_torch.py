@@ -26,7 +26,6 @@ def _built_for(evidence: Evidence) -> str | None:
 
 
 def torch_version(evidence: Evidence) -> str | None:
-    """Return the version of the diagnosed torch; None without torch."""
     return evidence.probe.version or evidence.build.version
 
 
@@ -300,7 +299,6 @@ def _torchvision(evidence: Evidence) -> Signs | None:
     minor = torch_release[1]
     if vision_release[1] - 15 == minor and len(targets) < 2:
         return None
-    # The fix replaces torchvision and pins torch.
     both = f"{fixes.pinned(torch)} 'torchvision==0.{minor + 15}.*'"
     fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
     is_unsuitable = evidence.is_nvidia_here and (_built_for(evidence) != "cuda" or evidence.stack.jetson)

@@ -172,8 +172,7 @@ def number(capability: str) -> int | None:
 
 def runs_on(architecture: str, capability: int) -> bool:
     """Return whether code for this architecture (`sm_90`, `sm_90a`, `compute_90`) runs on a capability such as 90."""
-    # Machine code (sm) runs on the same major version with at least the same minor version. PTX (compute) runs on the
-    # same and all newer versions.
+    # Code runs from its version on: machine code (sm) within its major version, PTX (compute) on all newer ones too.
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
         return False
@@ -197,10 +196,9 @@ def tag_for(
 ) -> str | None:
     """Return the best published build of a release for this hardware and driver, or None.
 
-    `driver` is the newest CUDA version that the driver supports, and `architecture` the system's name of the processor;
-    None means x86-64. The driver must support the major version of a build's CUDA. Kernels that are compiled at run
-    time also need the minor version: the newest build within the driver's version is best, else the oldest build above
-    it. The build for the CUDA version `keep` is preferred if it fits.
+    `driver` is the newest CUDA version that the driver supports. `architecture` is the processor's; None is x86-64. The
+    driver must support the major version of a build's CUDA, and the minor version for kernels compiled at run time: the
+    newest supported build is best, else the oldest. The build for the CUDA version `keep` is preferred if it fits.
     """
     numbers = [value for value in map(number, capabilities) if value is not None]
     is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)

@@ -47,8 +47,7 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     """Judge every condition. Sort those that break a stage by stage (lowest first), certainty and row."""
-    # If torch has run a kernel, only stages that are judged by device can be broken. Other conditions that break a
-    # stage, by versions or permissions, are then wrong.
+    # If torch has run a kernel, all other stages work, even if versions or permissions suggest the opposite.
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
     for condition in conditions:
@@ -129,8 +128,10 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
     listed = sum(gpu.nvml_index is not None for gpu in gpus)
+    listing = f"lists {listed}, driver {driver.version or 'unknown'}"
     empty = sum(gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances for gpu in gpus)
     devices = sum(gpu.cuda_index is not None for gpu in gpus)
+    shown = f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
     started = f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         started = "cuInit returns 100: a mask hides every GPU"
@@ -150,13 +151,9 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
         "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {kind}",
         "nodes": ", ".join(node.path for node in evidence.stack.nodes if node.error == 0) or None,
         "libraries": driver.libcuda_path,
-        "nvml": f"lists {listed}, driver {driver.version or 'unknown'}"
-        if driver.nvml_code == 0 and not driver.nvml_error
-        else None,
+        "nvml": listing if driver.nvml_code == 0 and not driver.nvml_error else None,
         "cuinit": started,
-        "devices": f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
-        if devices
-        else None,
+        "devices": shown if devices else None,
         "torch": torch,
         "architecture": ", ".join(f"sm_{value.replace('.', '')}" for value in capabilities if has_code) or None,
         "run": f"kernel and matrix product correct on {', '.join(in_short(ran))}" if ran else None,
@@ -203,7 +200,6 @@ BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
-    """Return the conditions that can cause this result of cuInit or nvmlInit."""
     return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
 
 

@@ -31,14 +31,12 @@ from gpucheck.report.measurement import DeviceRef, MemoryFigures
 CUDA_OUT_OF_MEMORY = 2
 # Current GPUs stay near or below 3 GHz, so a delay (`hold`) computed with this clock is at least as long as requested.
 FALLBACK_CLOCK_HZ = 3e9
-# Limits of the time between two time stamps. More than a day means a broken clock. CUDA reports 0 for a time below its
-# resolution (0.5 µs), and gpucheck divides by times.
+# More time between two time stamps means a broken clock. CUDA reports 0 for less time than its resolution (0.5 µs).
 MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # The errors that torch raises for an unusable device. AssertionError: torch was built without the backend.
 # DeferredCudaCallError: CUDA failed to start.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-# The wait before the second attempt to open a device. In this time (an estimate) other processes finish starting or
-# ending, and the driver initialises the device.
+# The wait before the second attempt to open a device: an estimate of the time in which other processes start or end.
 _REOPEN_WAIT_S = 0.5
 # A kernel that works computes these numbers: integers that float32 represents exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
@@ -88,7 +86,6 @@ class Accel:
 
     @property
     def id(self) -> str:
-        """Return torch's name for the device: `cuda:0`, `cpu`."""
         return str(self.device)
 
     @property
@@ -103,7 +100,6 @@ class Accel:
 
     @property
     def has_events(self) -> bool:
-        """Return whether the device records time stamps with its own clock."""
         return not self.is_cpu and hasattr(self.module, "Event")
 
     def host_now(self) -> float:
@@ -317,7 +313,6 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def resident() -> MemoryFigures:
-    """Return this process's resident set and its peak, in bytes."""
     info = psutil.Process().memory_info()
     # Windows has the peak in the same structure, Linux in a file.
     peak = getattr(info, "peak_wset", None)

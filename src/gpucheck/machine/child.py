@@ -47,9 +47,8 @@ _Process = subprocess.Popen[bytes]
 # The children of this process that have not been garbage-collected.
 _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
 
-# The code of a child. It runs like `python -m`, but without the current folder on the import path, because a stray
-# json.py there would break the child. A garbage collection of torch's objects takes as long as importing torch, so the
-# garbage collector ignores imported objects.
+# The code of a child: `python -m` without the current folder on the import path, where a stray json.py would break it.
+# The garbage collector ignores imported objects, because a collection of torch's objects takes as long as its import.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
     "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
@@ -245,7 +244,6 @@ class LineChild:
 
     @property
     def pid(self) -> int:
-        """Return the id of the child and of its process group."""
         return self._process.pid
 
     def _read_lines(self) -> None:
@@ -323,14 +321,13 @@ class PreloadedChildren(contextlib.AbstractContextManager["PreloadedChildren"]):
 
 
 class Program:
-    """The user's program. Like a shell, gpucheck starts it with the same streams, folder and terminal.
+    """The user's program. Like a shell, gpucheck starts it with the same streams, folder and terminal. Raises OSError.
 
     On a terminal the program shares this process's group, so Ctrl-C and Ctrl-Z reach it directly. Elsewhere it has a
     separate group. Signals to this process alone are forwarded. On Linux the program is killed with this process.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
-        """Start the program. Raises OSError."""
         self._has_terminal = os.name == "posix" and _is_in_foreground()
         self._masked: set[int] = set()
         prepare = None

@@ -215,10 +215,7 @@ def judge_required(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the mask: its device's index without a mask, or the problem if the entry shows no device.
-
-    `is_odd`: the text is neither a plain number nor a UUID, such as `0x1`.
-    """
+    """An entry of the mask. `index` is its GPU without a mask. `is_odd`: no plain number and no UUID, such as `0x1`."""
 
     text: str
     index: int | None = None
@@ -238,8 +235,6 @@ class Entry:
 
 
 class Mask(NamedTuple):
-    """The entries of a mask, and the indices of the devices that it shows."""
-
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 

@@ -114,8 +114,7 @@ def lose(error: BaseException, device: str | None = None) -> None:
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
     """Turn the garbage collector off while the block creates many permanent objects."""
-    # In a process of gpucheck (`is_ours`) the collector never scans these objects. A scan would take as long as an
-    # import of torch.
+    # In a process of gpucheck (`is_ours`) they are never scanned. A scan would take as long as an import of torch.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -102,15 +102,14 @@ def memory_kills(root: Path = ROOT) -> int | None:
     return next((int(match[1]) for match in matches if match), None)
 
 
-def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
+def _memory_groups(root: Path) -> Iterator[tuple[Path, list[str], str]]:
     """Yield this process's control groups (version 2 or 1) and their ancestors: folder, limit files and usage file."""
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
-        names: tuple[str, ...]
         if hierarchy == "0" and not controllers:
-            mount, names, used = root / "sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current"
+            mount, names, used = root / "sys/fs/cgroup", ["memory.max", "memory.high"], "memory.current"
         elif "memory" in controllers.split(","):
-            mount, names, used = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes"
+            mount, names, used = root / "sys/fs/cgroup/memory", ["memory.limit_in_bytes"], "memory.usage_in_bytes"
         else:
             continue
         # Inside a container the path may be the host's. Then only the mount exists.

@@ -41,7 +41,6 @@ VARIABLES = (
 )
 # After these results of cuInit an empty list of devices is reliable: success and CUDA_ERROR_NO_DEVICE.
 RELIABLE_CUINIT = (0, 100)
-# The fields that only libcuda reports, and those that both libraries report.
 BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
 BY_BOTH = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
 # NVML updates its values several times a second, and the load of a job changes within a second.
@@ -333,12 +332,9 @@ class Inventory(AbstractContextManager["Inventory"]):
 
         return replace(nvml, devices=tuple(map(with_names, nvml.devices)))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._nvml is not None:
             self._nvml.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def unclaimed_bytes(device: Device, facts: Facts) -> int:

@@ -70,11 +70,10 @@ def log_from_journal() -> tuple[str, ...] | None:
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
-    # A record of /dev/kmsg is `priority,number,microseconds,flags;text`, with `\x0a` for a line break. After the record
-    # come lines that begin with a space and name its device.
+    # A record of /dev/kmsg is `priority,number,microseconds,flags;text`. The text has `\x0a` for a line break.
     lines = []
     for record in records:
-        if record.startswith(" ") and "=" in record and "NVRM" not in record:
+        if record.startswith(" ") and "=" in record and "NVRM" not in record:  # the device of the record before it
             continue
         match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
         stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)

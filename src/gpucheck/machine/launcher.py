@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
-# The variables that describe other ranks. Children do not get these variables: a check of one node must not wait for
-# other nodes.
+# The variables that describe other ranks. Children do not get them: a check of one node must not wait for others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 # Errors of gloo, NCCL and torch's store after another rank has ended.

@@ -21,14 +21,8 @@ CLOCK_REASONS = (
 )
 
 # nvmlDeviceGpuRecoveryAction_t of nvml.h, from 0: the action that the driver requests.
-RECOVERY_ACTIONS = dict(
-    enumerate(
-        (
-            *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset"),
-            "system_reboot",
-        )
-    )
-)
+_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset")
+RECOVERY_ACTIONS = dict(enumerate((*_ACTIONS, "system_reboot")))
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
 # NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two are per link.
@@ -36,16 +30,14 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
 # NVML_FI_DEV_PERF_POLICY_… of nvml.h: for each cause, the nanoseconds for which it lowered the clock since the driver
 # was loaded. The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… have different numbers in different drivers.
-VIOLATION_FIELDS = dict(
-    enumerate(("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"), start=74)
-)
+_CAUSES = ("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability")
+VIOLATION_FIELDS = dict(enumerate(_CAUSES, start=74))
 MOST_C2C_LINKS = 16  # a limit; Grace Hopper has the most links of all known GPUs
 ENUM_LIMIT = 100  # a newer driver adds a few values to an enumeration, not a hundred
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 TEMPERATURE_GPU = 0
-# NVML_TEMPERATURE_THRESHOLD_…. The GPU switches itself off at SHUTDOWN. The hardware lowers the clock at SLOWDOWN, the
-# driver at the maximum of memory or GPU.
+# NVML_TEMPERATURE_THRESHOLD_…. At SHUTDOWN the GPU switches itself off. At the other limits the clock is lowered.
 THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # nvmlPageRetirementCause_t: why a page was retired
 # Application clocks are set for the graphics domain, which includes the SMs.
@@ -116,10 +108,7 @@ class QueryRefused(Exception):
 
 
 class Field(NamedTuple):
-    """A field of Device. `name` is its path in Device, and `convert` converts NVML's answer to SI units.
-
-    The first of the `functions` that exists is called with the device's handle and the `arguments`.
-    """
+    """A field by its path in Device. The first existing function gets the handle and `arguments`."""
 
     name: str
     functions: tuple[str, ...]

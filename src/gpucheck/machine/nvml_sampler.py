@@ -93,17 +93,14 @@ def main() -> int:
     say = claim_stdout()
     try:
         import pynvml
-    except ImportError:
-        say({"error": read.NOT_INSTALLED, "end": True})
-        return 0
-    try:
+
         started = read.start(pynvml)
         if started["code"]:
             raise QueryRefused(str(started["error"]))
         handle, is_instance = find(pynvml, sys.argv[1])
         sampler = Sampler(pynvml, handle, is_instance=is_instance, busy="busy" in sys.argv[2:])
-    except QueryRefused as refused:
-        say({"error": refused.reason, "end": True})
+    except (ImportError, QueryRefused) as error:
+        say({"error": error.reason if isinstance(error, QueryRefused) else read.NOT_INSTALLED, "end": True})
         return 0
     # The thread is a daemon, because a call into a wedged driver must not keep the process alive.
     threading.Thread(target=sampler.run, daemon=True).start()

@@ -249,8 +249,7 @@ def active() -> tuple[str, str] | None:
 
 def active_elsewhere(torch: str | None) -> str | None:
     """Return the variable of the active environment if its programs would not import the torch in this folder."""
-    # An interpreter may import packages of another environment, so the location of torch decides. Without torch, the
-    # interpreter's import path decides.
+    # An interpreter may import packages of another environment, so the location of torch decides, else `sys.path`.
     from importlib import metadata
 
     environment = active()

@@ -27,8 +27,7 @@ SILENT_S = 60.0
 OPENING_S = 300.0
 # The time for a silent device to finish its work. Enqueued work takes milliseconds.
 ANSWER_S = 10.0
-# If the device answers without progress, a call on the host hangs. The longest single call of a benchmark on the host
-# takes seconds. Longer work is marked by `off_device`.
+# If the device answers without progress, a call on the host hangs. A benchmark's longest host call takes seconds.
 LONGEST_S = 600.0
 LOOK_EVERY_S = 0.5
 # A command with a time budget ends after at most OVERTIME times the budget plus GRACE_S, including torch's start.
