@@ -222,10 +222,10 @@ def on(
 
 
 def answered(
-    evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
+    evidence: Evidence, cause: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **details: Any
 ) -> Signs:
-    """Return the signs of cuInit's result. `more` is a text about the cause, and `seen` more evidence."""
+    """Return the signs of cuInit's result. `cause` is a text about its cause, and `details` are more evidence."""
     driver = evidence.driver
-    details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
+    result = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Signs(f"{message}; {more}" if more else message, {**details, **seen}, fix=fix, certainty=certainty)
+    return Signs(f"{message}; {cause}" if cause else message, {**result, **details}, fix=fix, certainty=certainty)

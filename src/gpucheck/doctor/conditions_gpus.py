@@ -117,8 +117,7 @@ GPUS: tuple[Condition, ...] = (
     _failure(
         id="devices.remapped_rows",
         title="faulty memory rows",
-        meaning="A row that no spare replaces is a permanent fault; a row that waits for a reset "
-        "stays in use until then.",
+        meaning="A row without a spare is a permanent fault. A row that waits for a reset is in use until then.",
         fix="drain the node and replace the GPU",
     ),
     _failure(
@@ -130,8 +129,8 @@ GPUS: tuple[Condition, ...] = (
     _failure(
         id="devices.retired_pages",
         title="memory pages were retired",
-        meaning="GPUs up to Turing retire faulty memory pages, 64 at most; a pending one is used until a reset.",
-        fix="reset the GPU; at the limit, replace it",
+        meaning="GPUs up to Turing retire at most 64 faulty memory pages. A pending page is in use until a reset.",
+        fix="reset the GPU; at the limit, replace the GPU",
     ),
     _failure(
         id="devices.ecc",
@@ -298,7 +297,7 @@ PEERS: tuple[Condition, ...] = (
 )
 
 
-# -- under the doctor's own load ---------------------------------------------------------------------------------------
+# -- under the load of doctor ------------------------------------------------------------------------------------------
 
 # One reading with a protection reason is no proof: it may appear while the clock changes (DCGM's documentation).
 LEAST_READINGS = 2
@@ -319,9 +318,9 @@ _FIXED = (
 
 def _as_loaded(evidence: Evidence) -> Facts:
     """Return the GPUs with their readings under load, for the checks of busy GPUs."""
-    known, devices = {gpu.id: gpu for gpu in evidence.gpus}, []
+    by_id, devices = {gpu.id: gpu for gpu in evidence.gpus}, []
     for loaded in evidence.load.cards if evidence.load is not None else ():
-        gpu, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
+        gpu, telemetry = by_id.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
         if telemetry is None:
             continue
         clock, link = telemetry["sm_clock_hz"], telemetry["pcie"]

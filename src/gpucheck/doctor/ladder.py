@@ -126,7 +126,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, 
 def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, gpus, pci_gpus = evidence.driver, evidence.probe, evidence.gpus, evidence.pci_gpus
     on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
-    kind = "open" if driver.kernel_module_open else "proprietary"
+    licence = "open" if driver.kernel_module_open else "proprietary"
     listed = sum(gpu.nvml_index is not None for gpu in gpus)
     listing = f"lists {listed}, driver {driver.version or 'unknown'}"
     empty = sum(gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances for gpu in gpus)
@@ -148,7 +148,7 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     ran = [run.device for run in probe.kernels] if not any(run.error for run in probe.kernels) else []
     return {
         "hardware": on_bus or ", ".join(dict.fromkeys(gpu.name or "a GPU" for gpu in gpus)) or None,
-        "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {kind}",
+        "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {licence}",
         "nodes": ", ".join(node.path for node in evidence.stack.nodes if node.error == 0) or None,
         "libraries": driver.libcuda_path,
         "nvml": listing if driver.nvml_code == 0 and not driver.nvml_error else None,

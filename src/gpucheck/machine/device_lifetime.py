@@ -35,13 +35,13 @@ _LOST: dict[str, list[BaseException]] = {}
 _ANY = ""
 
 
-def own(thing: _T, device: str = _ANY) -> _T:
+def own(memory: _T, device: str = _ANY) -> _T:
     """Own pinned memory, or device memory that another stream will use, until `settle` has waited for `device`.
 
     Without `device`, a wait for any device is enough.
     """
-    _OWNED.setdefault(device, []).append(thing)
-    return thing
+    _OWNED.setdefault(device, []).append(memory)
+    return memory
 
 
 def settle(*devices: Waitable, error: BaseException | None = None) -> None:

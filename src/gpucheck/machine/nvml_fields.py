@@ -404,8 +404,8 @@ def checked(name: str, value: Any) -> Any:
 class DeviceFields:
     """The known fields of one device, and the reasons why other fields are unknown."""
 
-    def __init__(self, **known: object) -> None:
-        self.device: dict[str, Any] = {"kind": "cuda", **known}
+    def __init__(self, **values: object) -> None:
+        self.device: dict[str, Any] = {"kind": "cuda", **values}
         self.unknown: dict[str, str] = {}
 
     def refuse(self, name: str, refused: QueryRefused) -> None:

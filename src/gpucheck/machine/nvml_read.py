@@ -243,19 +243,19 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
             yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
 
 
-def read_instances(pynvml: Any, handle: Any, card: DeviceFields, with_processes: bool) -> list[DeviceFields]:
+def read_instances(pynvml: Any, handle: Any, gpu: DeviceFields, with_processes: bool) -> list[DeviceFields]:
     """Return a row for each MIG instance of a GPU: name, UUID, memory and processes."""
     rows: list[DeviceFields] = []
-    mig = card.device.get("mig")
+    mig = gpu.device.get("mig")
     if not mig or not mig["enabled"]:
         return rows
     try:
         listed = list(instances(pynvml, handle))
     except QueryRefused as refused:
-        card.refuse("mig/instances", refused)
+        gpu.refuse("mig/instances", refused)
         return rows
     for instance in listed:
-        row = DeviceFields(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
+        row = DeviceFields(parent_uuid=gpu.device.get("uuid"), pci_address=gpu.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
         read_memory(pynvml, instance, row)
         if with_processes:
@@ -336,8 +336,8 @@ def _link(pynvml: Any, handle: Any, number: int, row: DeviceFields) -> dict[str,
         for counter, name in LINK_COUNTERS.items():
             add(name, partial(call, pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter))
     if active and not errors:
-        wanted = [(field, number) for field in LINK_FIELDS]
-        values = row.answer(pynvml, f"{path}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, wanted))
+        scoped = [(field, number) for field in LINK_FIELDS]
+        values = row.answer(pynvml, f"{path}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, scoped))
         for name, value in zip(LINK_FIELDS.values(), values or (), strict=False):
             add(name, partial(fields.number, value, "ullVal"))
     return {"link": number, "active": active, "errors": errors}

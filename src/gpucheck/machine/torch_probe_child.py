@@ -295,7 +295,7 @@ def run(torch: Any, device: str) -> str | None:
 
 
 def main() -> None:
-    """Find torch, import it, read its state, and run a kernel on each of its devices."""
+    """Find torch, import torch, read its state, and run a kernel on each device."""
     import sysconfig
     from importlib import util
     from shutil import which
