@@ -240,7 +240,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     }
     loaded = {name: gpu.uuid for name, gpu in gpus.items() if name not in left_out}
     if not loaded:
-        return LoadResult("none", "no GPU is free for it", (), left_out)
+        return LoadResult("none", "no GPU is free for the load", (), left_out)
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
@@ -252,6 +252,6 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     answer = probe_answer(output.lines)
     failed = ""
     if answer.get("stage") != "end":
-        late = f"it did not finish within {timeout_s:g} s"
+        late = f"the load did not finish within {timeout_s:g} s"
         failed = late if output.ending.how == "late" else str(answer.get("error") or how_it_ended(output.ending))
     return load_result(answer, failed, samples, unseen, left_out)

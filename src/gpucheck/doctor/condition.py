@@ -221,7 +221,7 @@ def on(
     return tuple(replace(row, stage=row.stage or stage, judge=partial(judge, row)) for row in rows)
 
 
-def answered(
+def cuinit_signs(
     evidence: Evidence, cause: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **details: Any
 ) -> Signs:
     """Return the signs of cuInit's result. `cause` is a text about its cause, and `details` are more evidence."""

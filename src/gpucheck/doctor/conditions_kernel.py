@@ -18,7 +18,7 @@ from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
 
-def absent(evidence: Evidence) -> tuple[str, Signs] | None:
+def without_module(evidence: Evidence) -> tuple[str, Signs] | None:
     """Return the condition that keeps NVIDIA's module from all GPUs of this machine, and its signs, or None."""
     driver, stack, gpus = evidence.driver, evidence.stack, evidence.pci_gpus
     is_loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
@@ -69,10 +69,11 @@ FIRST_BLACKWELL = 0x2900
 def _has_no_working_gpu(evidence: Evidence) -> bool:
     """Return whether the module is loaded but CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
-    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.pci_gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.pci_gpus:
         return False
     is_listed = any(gpu.nvml_index is not None and gpu.state != "lost" for gpu in evidence.gpus)
-    return (driver.nvml_code is not None or driver.cuinit_code is not None) and not is_listed
+    is_read = driver.nvml_code is not None or driver.cuinit_code is not None
+    return is_read and not is_listed and without_module(evidence) is None
 
 
 def _logged(pattern: str) -> JudgeCondition:
@@ -246,7 +247,7 @@ KERNEL = on(
         judge=_not_started,
         patterns=(NOT_STARTED,),
     ),
-    by=absent,
+    by=without_module,
 )
 
 

@@ -8,8 +8,8 @@ import re
 from dataclasses import replace
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on, proof
-from gpucheck.doctor.conditions_kernel import absent
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, cuinit_signs, on, proof
+from gpucheck.doctor.conditions_kernel import without_module
 from gpucheck.health.nvidia import KEPT_OUT, WSL_NODE
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
 from gpucheck.machine.stack import ONE_VERSION, DeviceNode, Library, are_mixed_packages, is_compat, is_stub, version_of
@@ -31,7 +31,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
     """Return whether the module is loaded but lacks its control node, or in a container the nodes of all GPUs."""
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
-    if absent(evidence) is not None or evidence.stack.devices is None:
+    if without_module(evidence) is not None or evidence.stack.devices is None:
         return False
     lacks_gpus = bool(evidence.pci_gpus) and not _gpu_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or lacks_gpus
@@ -242,7 +242,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
     # Without a driver or its nodes, libcuda is not expected.
-    if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
+    if without_module(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
     return "library.cuda_missing", _missing(evidence)
 
@@ -280,7 +280,9 @@ def _missing(evidence: Evidence) -> Signs:
 def _stub(evidence: Evidence) -> Signs | None:
     path = evidence.driver.libcuda_path
     by_path = path is not None and is_stub(path) and evidence.driver.cuinit_code not in (0, None)
-    return answered(evidence, f"it is {path}" if path else "") if evidence.driver.cuinit_code == 34 or by_path else None
+    if evidence.driver.cuinit_code != 34 and not by_path:
+        return None
+    return cuinit_signs(evidence, f"it is {path}" if path else "")
 
 
 def _compat(evidence: Evidence) -> Signs | None:
@@ -295,7 +297,7 @@ def _compat(evidence: Evidence) -> Signs | None:
     through = f", through LD_LIBRARY_PATH ({folder})" if folder is not None else ""
     text = f"{path} is loaded with the kernel module {driver.kernel_module_version or 'of unknown version'}{through}"
     title = "forward compatibility is not supported on this GPU" if driver.cuinit_code == 804 else None
-    return replace(answered(evidence, text), title=title)
+    return replace(cuinit_signs(evidence, text), title=title)
 
 
 def from_variable(evidence: Evidence, path: str | None) -> str | None:
@@ -333,7 +335,7 @@ def _other_version(evidence: Evidence) -> Signs | None:
         texts.append(f"LD_LIBRARY_PATH brought libcuda from {folder}")
         fix = fixes.out_of_library_path([folder])
     certainty: Certainty | None = "proof" if versions is not None and code == 803 else None
-    return answered(evidence, "; ".join(texts), fix=fix, certainty=certainty, LD_LIBRARY_PATH=folder)
+    return cuinit_signs(evidence, "; ".join(texts), fix=fix, certainty=certainty, LD_LIBRARY_PATH=folder)
 
 
 def _mismatch(evidence: Evidence) -> Signs | None:

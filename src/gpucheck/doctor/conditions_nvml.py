@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpucheck.doctor import conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, answered, hint, on, proof
-from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, absent
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, cuinit_signs, hint, on, proof
+from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, without_module
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.health import hardware
 from gpucheck.health.checks import IN_PROGRESS, WAIT, fabric_state
@@ -49,7 +49,7 @@ def _name(gpu: Device) -> str:
     return gpu.pci_address or gpu.uuid or f"device {gpu.nvml_index}"
 
 
-def _in_state(state: str, code: int) -> JudgeCondition:
+def _in_state(state: str, code: int) -> Callable[[Evidence], Signs | None]:
     """Return a judge that reports GPUs in this state, or `code` as the result of nvmlInit."""
 
     def judge(evidence: Evidence) -> Signs | None:
@@ -80,7 +80,7 @@ def _lists_none(evidence: Evidence) -> Signs | None:
     if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.pci_gpus:
         return None
     is_listed = any(gpu.nvml_index is not None for gpu in evidence.gpus)
-    if is_listed or absent(evidence) is not None or lacks_nodes(evidence):
+    if is_listed or without_module(evidence) is not None or lacks_nodes(evidence):
         return None
     addresses = [gpu.address for gpu in evidence.pci_gpus]
     return Signs(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
@@ -103,7 +103,7 @@ def _other(evidence: Evidence) -> Signs | None:
     return replace(_nvml_error(evidence), title=title and f"GPU {title}", fix=fix)
 
 
-def _held(gpus: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
+def _exclusive(gpus: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
     """Return the text, the fix and the evidence for GPUs in exclusive or prohibited mode, with their processes."""
     pids = sorted({process.pid for gpu in gpus for process in gpu.processes or ()})
     text = ", ".join(f"{_name(gpu)} is {gpu.compute_mode}" for gpu in gpus)
@@ -114,17 +114,17 @@ def _held(gpus: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
     return text, fix, {"compute_modes": [gpu.compute_mode for gpu in gpus], "pids": pids}
 
 
-def _is_held(gpu: Device) -> bool:
+def _is_exclusive(gpu: Device) -> bool:
     return (gpu.compute_mode or "default") != "default"
 
 
-def refusing(evidence: Evidence) -> list[Device]:
+def refusing_gpus(evidence: Evidence) -> list[Device]:
     refused = {run.device for run in evidence.probe.kernels if "busy or unavailable" in (run.error or "")}
-    return [gpu for gpu in evidence.gpus if gpu.id in refused and _is_held(gpu)]
+    return [gpu for gpu in evidence.gpus if gpu.id in refused and _is_exclusive(gpu)]
 
 
 def _busy(evidence: Evidence) -> Signs | None:
-    text, fix, details = _held(refusing(evidence))
+    text, fix, details = _exclusive(refusing_gpus(evidence))
     return Signs(text, details, fix) if text else None
 
 
@@ -235,21 +235,21 @@ def _no_memory_node(evidence: Evidence) -> Signs | None:
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if is_unloaded else None
     if evidence.in_container:
         fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
-    return answered(evidence, text, fix=fix, nvidia_uvm_loaded=not is_unloaded)
+    return cuinit_signs(evidence, text, fix=fix, nvidia_uvm_loaded=not is_unloaded)
 
 
 def _unknown_error(evidence: Evidence) -> Signs | None:
     text = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
-    return answered(evidence, text) if _no_memory_node(evidence) is None else None
+    return cuinit_signs(evidence, text) if _no_memory_node(evidence) is None else None
 
 
 def _not_initialised(evidence: Evidence) -> Signs:
     """Report error 3. On some kernels the open module's heterogeneous memory management does not start."""
     lines = evidence.logged(NO_ROOM_FOR_PAGES)
     if not lines:
-        return answered(evidence)
+        return cuinit_signs(evidence)
     fix = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot"
-    signs = answered(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)
+    signs = cuinit_signs(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)
     return replace(signs, title="the kernel module's memory management (HMM) does not start")
 
 
@@ -266,7 +266,7 @@ def _no_device(evidence: Evidence) -> Signs | None:
     text, fix = f"NVML lists {listed or 'no'} GPU{'s' * (listed != 1)}", None
     if value is not None and not uuids:
         text, fix = f"{MASK}={value!r} may hide a GPU; NVML lists none", f"unset {MASK}"
-    return answered(evidence, text, fix=fix, nvml_count=listed)
+    return cuinit_signs(evidence, text, fix=fix, nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Signs | None:
@@ -276,7 +276,7 @@ def _empty_mig(evidence: Evidence) -> Signs | None:
         return None
     uuids = [gpu.uuid for gpu in empty]
     text = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
-    return answered(evidence, text, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
+    return cuinit_signs(evidence, text, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
 
 
 def _mig_fix(ids: str) -> str:
@@ -292,13 +292,13 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 def _unavailable(evidence: Evidence) -> Signs:
     """Report error 46: a GPU in exclusive or prohibited mode. Otherwise the cause may be a licence."""
-    text, fix, details = _held([gpu for gpu in evidence.gpus if _is_held(gpu)])
+    text, fix, details = _exclusive([gpu for gpu in evidence.gpus if _is_exclusive(gpu)])
     if not text:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
-        return answered(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)
+        return cuinit_signs(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)
     is_prohibited = "prohibited" in details["compute_modes"]
     certainty: Certainty | None = "proof" if is_prohibited else "strong" if details["pids"] else None
-    return answered(evidence, text, fix=fix, certainty=certainty, **details)
+    return cuinit_signs(evidence, text, fix=fix, certainty=certainty, **details)
 
 
 def _fabric(evidence: Evidence) -> Signs | None:
@@ -306,14 +306,14 @@ def _fabric(evidence: Evidence) -> Signs | None:
     switches, state = evidence.stack.switches, fabric_state(evidence.facts)
     is_running = evidence.stack.fabric_manager if switches and not evidence.in_container else None
     if state is not None and state.startswith(IN_PROGRESS):
-        signs = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
+        signs = cuinit_signs(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
         return replace(signs, verdict="inconclusive", title="the fabric between the GPUs is being set up")
     if state is None and not switches:
         fix = (
             "ask the host's administrator: the host must run a fabric manager of the driver's version; in a "
             "confidential virtual machine: sudo nvidia-smi conf-compute -srs 1, after attestation"
         )
-        return answered(evidence, "no NVSwitch is visible here", fix=fix, certainty="hint", switches=0)
+        return cuinit_signs(evidence, "no NVSwitch is visible here", fix=fix, certainty="hint", switches=0)
     parts = (
         f"{switches} NVSwitch{'es are' if switches != 1 else ' is'} on the PCI bus" if switches else "",
         f"NVML reports the fabric {state}" if state is not None else "",
@@ -323,7 +323,7 @@ def _fabric(evidence: Evidence) -> Signs | None:
     certainty: Certainty | None = "proof" if is_running is False or state is not None else None
     details = {"switches": switches, "fabric_manager": is_running, "fabric": state}
     on_host = "on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None
-    return answered(evidence, "; ".join(filter(None, parts)), fix=on_host, certainty=certainty, **details)
+    return cuinit_signs(evidence, "; ".join(filter(None, parts)), fix=on_host, certainty=certainty, **details)
 
 
 def _mps(evidence: Evidence) -> Signs:
@@ -334,13 +334,13 @@ def _mps(evidence: Evidence) -> Signs:
         # Without the variable, CUDA may find the pipes of an MPS daemon that has ended.
         stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
         fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}"
-    return answered(evidence, text, fix=fix, cuda_mps_pipe_directory=folder)
+    return cuinit_signs(evidence, text, fix=fix, cuda_mps_pipe_directory=folder)
 
 
 def _other_cuinit(evidence: Evidence) -> Signs | None:
     code = evidence.driver.cuinit_code
     is_masked = code == REFUSED and evidence.value(MASK) is not None
-    return None if is_masked or code in (None, 0, *EXPLAINED_CUINIT) else answered(evidence)
+    return None if is_masked or code in (None, 0, *EXPLAINED_CUINIT) else cuinit_signs(evidence)
 
 
 CUINIT = on(
@@ -376,7 +376,7 @@ CUINIT = on(
         meaning="CUDA reserves far more addresses than it uses. A limit of virtual memory prevents this.",
         settle="`ulimit -v` is a number, or `free` shows no free memory",
         fix="ulimit -v unlimited; free",
-        judge=answered,
+        judge=cuinit_signs,
         cuinit=(2,),
     ),
     Condition(
@@ -427,7 +427,7 @@ CUINIT = on(
         meaning="The PTX is of a newer CUDA than the driver supports. Triton and NVRTC produce PTX.",
         settle="the program runs with a newer driver",
         fix="update the driver, or use a torch built for an older CUDA",
-        judge=answered,
+        judge=cuinit_signs,
         cuinit=(222,),
         patterns=("the provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION",),
     ),
@@ -438,7 +438,7 @@ CUINIT = on(
         settle="`nvidia-smi -q | grep -i product` shows the profile of a virtual GPU",
         fix="use a compute profile (vGPU: C or Q series); run again outside the sandbox; on a Jetson, sudo usermod -aG "
         "video,render $USER and log in again (a container: --group-add video --group-add render)",
-        judge=answered,
+        judge=cuinit_signs,
         cuinit=(800, 801),
         patterns=(r"Error 80[01]: operation not (permitted|supported)", r"CUDA_ERROR_NOT_(PERMITTED|SUPPORTED)"),
     ),

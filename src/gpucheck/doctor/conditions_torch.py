@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Signs, on, proof
-from gpucheck.doctor.conditions_nvml import refusing
+from gpucheck.doctor.conditions_nvml import refusing_gpus
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import few
@@ -115,7 +115,7 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Signs:
     fix = None if is_set and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
-    foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
+    foreign = f"; torch loads {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
     details = {"symbol": symbol, "LD_LIBRARY_PATH": is_set, "foreign_libraries": list(probe.foreign_libraries)}
     return Signs(f"{probe.error}{foreign}", details, fix)
 
@@ -261,7 +261,7 @@ def _two_versions(evidence: Evidence) -> Signs | None:
         fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {install}"
     by_conda = f"; conda recorded {probe.conda_torch}" if probe.conda_torch is not None else ""
     where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
-    loaded = f"; loaded is {probe.version}" if probe.version is not None else ""
+    loaded = f"; {probe.version} is loaded" if probe.version is not None else ""
     details = {"versions": list(recorded), "loaded": probe.version, "conda": probe.conda_torch}
     message = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
     return Signs(message, {**details, "folders": list(probe.torch_folders)}, fix)
@@ -334,7 +334,7 @@ def _foreign(evidence: Evidence) -> Signs | None:
     elif is_preloading:
         fix = "unset LD_PRELOAD"
     details = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
-    return Signs(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
+    return Signs(f"torch loads {', '.join(paths)}{by}", details, fix)
 
 
 def _missing_libraries(evidence: Evidence) -> Signs | None:
@@ -499,7 +499,7 @@ def _kernel_failed(evidence: Evidence) -> Signs | None:
     """Report failed kernels. Devices that torch has no code for, or that refuse this process, are left out."""
     probe, title, fix = evidence.probe, None, None
     shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
-    explained = {*_without_code(evidence), *(gpu.id for gpu in refusing(evidence))}
+    explained = {*_without_code(evidence), *(gpu.id for gpu in refusing_gpus(evidence))}
     errors = {
         run.device: run.error
         for run in probe.kernels

@@ -99,22 +99,22 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, ...]:
-    shown, answered = _shown(evidence), _answered(evidence)
+    working, failing = _working(evidence), _failing(evidence)
     failed = {row.condition.stage: row.condition.title for row in reversed(diagnosis.consequences)}
     stages: list[StageStanding] = []
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for stage in STAGES:
         state: StageState = "unknown"
-        why = answered.get(stage) or "no evidence: it was not checked, or could not be read"
+        why = failing.get(stage) or "no evidence: it was not checked, or could not be read"
         if diagnosis.first is not None and stage == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
         elif stage in failed:
             state, why = "unreached", failed[stage]
-        elif (by := shown[stage]) is not None:
+        elif (by := working[stage]) is not None:
             # A stage above the broken one may work, such as NVML without libcuda.
             state, why = "held", by
         elif any(standing.state == "broken" for standing in stages):
-            state, why = "unreached", answered.get(stage) or f"not checked: {diagnosis.broken} is broken"
+            state, why = "unreached", failing.get(stage) or f"not checked: {diagnosis.broken} is broken"
         elif not evidence.is_nvidia_here and stage != "torch" and (stage != "hardware" or has_bus):
             state, why = "absent", "no NVIDIA GPU"
         elif stage in ("hardware", "kernel", "nodes") and in_windows:
@@ -123,7 +123,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, 
     return tuple(stages)
 
 
-def _shown(evidence: Evidence) -> dict[Stage, str | None]:
+def _working(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, gpus, pci_gpus = evidence.driver, evidence.probe, evidence.gpus, evidence.pci_gpus
     on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
     licence = "open" if driver.kernel_module_open else "proprietary"
@@ -160,7 +160,7 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     }
 
 
-def _answered(evidence: Evidence) -> dict[Stage, str | None]:
+def _failing(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error
