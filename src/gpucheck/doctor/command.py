@@ -73,10 +73,8 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
         torch_works=evidence.torch_works,
         load=evidence.load,
     )
-    findings = ladder.findings(diagnosis)
-    if not diagnosis.first:
-        findings.append(healthy(evidence, {condition.id for condition in conditions}))
-    return result, findings
+    findings, checked = ladder.findings(diagnosis), {condition.id for condition in conditions}
+    return result, findings if diagnosis.first else [*findings, healthy(evidence, checked)]
 
 
 def usable(probe: TorchProbe) -> UsableDevices:
@@ -127,8 +125,7 @@ def _answer(future: Future[TorchProbe], python: str | None) -> TorchProbe:
     probe = future.result()
     if probe.unstarted is not None and python is None:  # for example, if this user may not read the interpreter
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
-    is_silent = probe.stage == "start" and not probe.timed_out and probe.not_awaited is None
-    if python is None or not is_silent:
+    if python is None or probe.stage != "start" or probe.timed_out or probe.not_awaited is not None:
         return probe
     raise stack.unfit(python, "doctor", OLDEST, probe.unstarted) or UsageError(
         f"--python {python} cannot run the probe", probe.error or "it printed nothing", "give another Python"

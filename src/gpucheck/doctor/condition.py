@@ -51,8 +51,9 @@ class Evidence:
         if driver.xids is None and stack.log is not None:
             driver = kernel_driver.events(stack.log, None, driver)
         facts = replace(facts, driver=driver)
-        findings = checks.of_machine(facts)
-        findings += [finding for device in facts.devices for finding in checks.findings(device, facts)]
+        findings = checks.of_machine(facts) + [
+            row for device in facts.devices for row in checks.findings(device, facts)
+        ]
         vars(self).update(
             host=facts.host or Host(),
             driver=driver,
@@ -139,11 +140,9 @@ class Signs:
             group.message if group.title == worst.title else f"{group.message} ({group.title})"
             for group in grouped(problems)
         ]
-        is_of_device = "nvml_index" in worst.evidence
-        evidence = {"devices": [row.evidence for row in problems]} if is_of_device else dict(worst.evidence)
-        for key in ("xids", "sxids"):
-            if errors := [error for finding in problems for error in finding.evidence.get(key, ())]:
-                evidence[key] = errors
+        of_devices = {"devices": [row.evidence for row in problems]} if "nvml_index" in worst.evidence else {}
+        errors = {key: [xid for row in problems for xid in row.evidence.get(key, ())] for key in ("xids", "sxids")}
+        evidence = {**(of_devices or worst.evidence), **{key: xids for key, xids in errors.items() if xids}}
         return cls("; ".join(messages), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
 
 
@@ -213,9 +212,7 @@ def on(
     def judge(row: Condition, evidence: Evidence) -> Signs | None:
         if stage == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
             return None
-        if row.judge is not None:
-            return row.judge(evidence)
-        id, signs = by(evidence) or (None, None)
+        id, signs = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence) or (None, None)
         return signs if id == row.id else None
 
     return tuple(replace(row, stage=row.stage or stage, judge=partial(judge, row)) for row in rows)

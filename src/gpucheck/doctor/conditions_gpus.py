@@ -76,8 +76,7 @@ def _holders(gpu: Device) -> str:
 def _is_desktop(gpu: Device) -> bool:
     """Return whether graphics programs use the GPU, and other processes use less than `FOREIGN_BYTES`."""
     sizes = [process.used_memory_bytes for process in gpu.processes or () if "graphics" not in process.kind]
-    is_little = None not in sizes and sum(filter(None, sizes)) < FOREIGN_BYTES
-    return is_little and len(sizes) < len(gpu.processes or ())
+    return None not in sizes and sum(filter(None, sizes)) < FOREIGN_BYTES and len(sizes) < len(gpu.processes or ())
 
 
 GPUS: tuple[Condition, ...] = (

@@ -72,8 +72,7 @@ def _has_no_working_gpu(evidence: Evidence) -> bool:
     if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.pci_gpus:
         return False
     is_listed = any(gpu.nvml_index is not None and gpu.state != "lost" for gpu in evidence.gpus)
-    is_read = driver.nvml_code is not None or driver.cuinit_code is not None
-    return is_read and not is_listed and without_module(evidence) is None
+    return {driver.nvml_code, driver.cuinit_code} != {None} and not is_listed and without_module(evidence) is None
 
 
 def _logged(pattern: str) -> JudgeCondition:

@@ -45,8 +45,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
         text = f"the module is loaded, but {CONTROL} does not exist"
         return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.pci_gpus else None
     details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
-    present = f"only {', '.join(nodes)}" if nodes else "none of its nodes"
-    text, title = f"the host's kernel runs NVIDIA's module, but /dev has {present}", None
+    text, title = f"the host runs NVIDIA's module, but its nodes are incomplete ({', '.join(nodes) or 'none'})", None
     if value in KEPT_OUT:
         text, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
     return "container.no_gpu", Signs(text, details, fixes.start_with_gpus(evidence.host), title=title)
@@ -278,11 +277,9 @@ def _missing(evidence: Evidence) -> Signs:
 
 
 def _stub(evidence: Evidence) -> Signs | None:
-    path = evidence.driver.libcuda_path
-    by_path = path is not None and is_stub(path) and evidence.driver.cuinit_code not in (0, None)
-    if evidence.driver.cuinit_code != 34 and not by_path:
-        return None
-    return cuinit_signs(evidence, f"it is {path}" if path else "")
+    path, code = evidence.driver.libcuda_path, evidence.driver.cuinit_code
+    is_stubbed = code == 34 or (path is not None and is_stub(path) and code not in (0, None))
+    return cuinit_signs(evidence, f"it is {path}" if path else "") if is_stubbed else None
 
 
 def _compat(evidence: Evidence) -> Signs | None:
@@ -329,13 +326,12 @@ def _other_version(evidence: Evidence) -> Signs | None:
     # A libcuda from LD_LIBRARY_PATH that returns 803 counts even if its file name has no version.
     if versions is None and not (code == 803 and folder is not None):
         return None
-    texts = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
-    fix = None
-    if folder is not None:
-        texts.append(f"LD_LIBRARY_PATH brought libcuda from {folder}")
-        fix = fixes.out_of_library_path([folder])
+    by_version = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
+    by_folder = f"LD_LIBRARY_PATH brought libcuda from {folder}" if folder is not None else ""
+    fix = fixes.out_of_library_path([folder]) if folder is not None else None
     certainty: Certainty | None = "proof" if versions is not None and code == 803 else None
-    return cuinit_signs(evidence, "; ".join(texts), fix=fix, certainty=certainty, LD_LIBRARY_PATH=folder)
+    text = "; ".join(filter(None, (by_version, by_folder)))
+    return cuinit_signs(evidence, text, fix=fix, certainty=certainty, LD_LIBRARY_PATH=folder)
 
 
 def _mismatch(evidence: Evidence) -> Signs | None:

@@ -107,11 +107,10 @@ def _exclusive(gpus: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
     """Return the text, the fix and the evidence for GPUs in exclusive or prohibited mode, with their processes."""
     pids = sorted({process.pid for gpu in gpus for process in gpu.processes or ()})
     text = ", ".join(f"{_name(gpu)} is {gpu.compute_mode}" for gpu in gpus)
-    fix = fixes.smi((gpu.uuid for gpu in gpus), "-c 0")
-    if pids:
-        holders = f"PID {few([str(pid) for pid in pids], ', ')}"
-        text, fix = f"{text}, with {holders} on it", f"end {holders}, or {fix}"
-    return text, fix, {"compute_modes": [gpu.compute_mode for gpu in gpus], "pids": pids}
+    holders = f"PID {few([str(pid) for pid in pids], ', ')}"
+    fix = f"{f'end {holders}, or ' if pids else ''}{fixes.smi((gpu.uuid for gpu in gpus), '-c 0')}"
+    details = {"compute_modes": [gpu.compute_mode for gpu in gpus], "pids": pids}
+    return f"{text}, with {holders} on it" if pids else text, fix, details
 
 
 def _is_exclusive(gpu: Device) -> bool:

@@ -17,7 +17,7 @@ from gpucheck.report.report import few
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 
 
-def _built_for(evidence: Evidence) -> str | None:
+def _target(evidence: Evidence) -> str | None:
     """Return the target of torch's build, by torch's report or else by its files; None without torch."""
     probe = evidence.probe
     if probe.version is not None:
@@ -121,7 +121,7 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Signs:
 
 
 def _cpu_build(evidence: Evidence) -> Signs | None:
-    built_for, version = _built_for(evidence), torch_version(evidence)
+    built_for, version = _target(evidence), torch_version(evidence)
     vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(built_for or "")
     if vendor and evidence.is_nvidia_here and not evidence.probe.other:
         message, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
@@ -151,9 +151,8 @@ def _driver_too_old(evidence: Evidence) -> Signs | None:
 def _sees_none(evidence: Evidence) -> Signs | None:
     """Report a CUDA build of torch that finds no device although CUDA shows a device."""
     probe = evidence.probe
-    if probe.available is not False or _built_for(evidence) != "cuda":
-        return None
-    if not evidence.cuda_works or _driver_too_old(evidence):
+    sees_none = probe.available is False and _target(evidence) == "cuda"
+    if not sees_none or not evidence.cuda_works or _driver_too_old(evidence):
         return None
     shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
     warnings = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
@@ -296,13 +295,12 @@ def _torchvision(evidence: Evidence) -> Signs | None:
     targets = {tag for text in (torch, vision) if _TARGET.fullmatch(tag := text.partition("+")[2])}
     if torch_release is None or vision_release is None or torch_release[0] != 2 or vision_release[0] != 0:
         return None
-    minor = torch_release[1]
-    if vision_release[1] - 15 == minor and len(targets) < 2:
+    if vision_release[1] - 15 == torch_release[1] and len(targets) < 2:
         return None
+    minor = torch_release[1]
     both = f"{fixes.pinned(torch)} 'torchvision==0.{minor + 15}.*'"
     fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
-    is_unsuitable = evidence.is_nvidia_here and (_built_for(evidence) != "cuda" or evidence.stack.jetson)
-    if is_unsuitable and not evidence.torch_works:
+    if evidence.is_nvidia_here and (_target(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
         fix = "replace torch first, and install torchvision with torch from the same index"
     message = f"torchvision {vision} with torch {torch}; torchvision 0.{minor + 15} belongs to torch 2.{minor}"
     return Signs(message, {"torchvision": vision, "torch": torch}, fix)
@@ -451,12 +449,9 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
 
 def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
     """Return the devices on which code for these architectures does not run, with their capability, such as 90."""
-    uncovered: dict[str, int] = {}
-    for device, capability in _capabilities(evidence).items() if evidence.probe.cuda is not None else ():
-        value = fixes.number(capability)
-        if value is not None and not any(fixes.runs_on(name, value) for name in names):
-            uncovered[device] = value
-    return uncovered
+    numbers = {device: fixes.number(text) for device, text in _capabilities(evidence).items() if evidence.probe.cuda}
+    known = {device: value for device, value in numbers.items() if value is not None}
+    return {device: value for device, value in known.items() if not any(fixes.runs_on(name, value) for name in names)}
 
 
 def _without_code(evidence: Evidence) -> dict[str, int]:

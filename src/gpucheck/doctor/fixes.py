@@ -295,9 +295,8 @@ class Installer:
 
     def uninstall(self, packages: str) -> str:
         python = interpreter(self.python)
-        if not self.has_pip:
-            return f"uv pip uninstall --python {python} {packages}"
-        return f"{python} -m pip uninstall -y {packages}"
+        tool = f"{python} -m pip uninstall -y" if self.has_pip else f"uv pip uninstall --python {python}"
+        return f"{tool} {packages}"
 
 
 def reinstall(installer: Installer, version: str | None = None, *, others: str = "") -> str:

@@ -74,8 +74,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     """Return the findings: the first broken stage, its consequences as remarks, then other conditions."""
     if diagnosis.first is None:
         return list(map(_finding, diagnosis.aside))
-    cause = diagnosis.first.condition.id
-    consequences = [_finding(sighting, cause) for sighting in diagnosis.consequences]
+    consequences = [_finding(sighting, diagnosis.first.condition.id) for sighting in diagnosis.consequences]
     return [_finding(diagnosis.first), *consequences, *map(_finding, diagnosis.aside)]
 
 
@@ -127,8 +126,7 @@ def _working(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, gpus, pci_gpus = evidence.driver, evidence.probe, evidence.gpus, evidence.pci_gpus
     on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
     licence = "open" if driver.kernel_module_open else "proprietary"
-    listed = sum(gpu.nvml_index is not None for gpu in gpus)
-    listing = f"lists {listed}, driver {driver.version or 'unknown'}"
+    listing = f"lists {sum(gpu.nvml_index is not None for gpu in gpus)}, driver {driver.version or 'unknown'}"
     empty = sum(gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances for gpu in gpus)
     devices = sum(gpu.cuda_index is not None for gpu in gpus)
     shown = f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
