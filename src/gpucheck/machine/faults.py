@@ -1,4 +1,4 @@
-"""Turn an exception into a fault: of the device, of memory, or an error of the program. No other module does this.
+"""Turn an exception into a fault (`device`, `memory` or `error`). No other module decides what an exception means.
 
 If the exception's class and text do not decide, small kernels in a fresh process decide. A healthy GPU must not be
 blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug. This module does not import torch.

@@ -117,7 +117,6 @@ START = tuple(
 
 
 _Errors = dict[tuple[int, str], XidError]
-# The fields of `Driver` that come from the log.
 LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
 
 

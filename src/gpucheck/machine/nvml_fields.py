@@ -108,7 +108,7 @@ class QueryRefused(Exception):
 
 
 class Field(NamedTuple):
-    """A field by its path in Device. The first existing function gets the handle and `arguments`."""
+    """A field by its path in Device. The first function that exists is called; `convert` returns SI units."""
 
     name: str
     functions: tuple[str, ...]
