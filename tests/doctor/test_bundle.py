@@ -135,7 +135,7 @@ class Rig:
         users = USERS
         # The kernel keeps 15 letters of a process's name.
         names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: USERS[13]}
-        self.patch.setattr(host, "link_name", lambda path: host.MACHINE_NAMESPACE)
+        self.patch.setattr(host, "link_name", lambda path: host.HOST_NAMESPACE)
         self.patch.setattr(host, "process_name", names.get)
 
     def _torch(self, row: list[str]) -> Path:

@@ -150,7 +150,7 @@ def test_a_missing_part_of_cudnn_is_told_of_a_torch_that_works(fake_driver: Fake
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), skip=("load.",)))
     assert worst(report) == [("torch.missing_libraries", "fail")] and report.summary.exit == 1
     (found,) = [finding for finding in report.findings if finding.id == "torch.missing_libraries"]
-    assert found.message == "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu12==9.10.2.21"
+    assert found.message == "missing: libcudnn_cnn.so.9, of nvidia-cudnn-cu12==9.10.2.21"
     # Where this is the system's Python, into a new environment.
     assert re.search(r" (--no-deps|torch==\S+) nvidia-cudnn-cu12==9\.10\.2\.21( \(a new|$)", found.fix or "")
 
@@ -232,7 +232,7 @@ def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
     site = torch_of(tmp_path, count=0)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), root=machine.root))
     assert report.results["doctor"].first == "driver.no_device"
-    assert report.findings[0].message.endswith("CUDA_VISIBLE_DEVICES='1' may hide it: NVML lists none to compare")
+    assert report.findings[0].message.endswith("CUDA_VISIBLE_DEVICES='1' may hide a GPU; NVML lists none")
     assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
 
 

@@ -414,7 +414,7 @@ def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     path = "/opt/old/libnvidia-ml.so.1"
     evidence = with_driver(cuinit(803, CONTAINER), nvml_code=18, nvml_error="words", nvml_path=path)
     mismatch = seen("driver.mismatch", given(evidence, path, "libnvidia-ml.so.1"))
-    assert mismatch is not None and "LD_LIBRARY_PATH brought them from /opt/old" in mismatch.message
+    assert mismatch is not None and "LD_LIBRARY_PATH brought the libraries from /opt/old" in mismatch.message
     assert (mismatch.fix or "").startswith("remove /opt/old from LD_LIBRARY_PATH")
     aged = seen("driver.mismatch", evidence)
     assert aged is not None and (aged.fix or "").startswith("recreate the container")

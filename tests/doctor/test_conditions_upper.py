@@ -189,12 +189,12 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.foreign_libraries",
         with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
-        "loaded from elsewhere: /usr/local/cuda/lib64/libcublas.so.12",
+        "torch loads /usr/local/cuda/lib64/libcublas.so.12",
     ),
     (
         "torch.missing_libraries",
         with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
-        "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
+        "missing: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
     ),
     (
         "torch.missing_libraries",
@@ -202,7 +202,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         "requires nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
     ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
-    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1; loaded is 2.11.0+cu130"),
+    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1; 2.11.0+cu130 is loaded"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
     (
         "torch.mixed_environments",
@@ -242,7 +242,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:0: OutOfMemoryError",
     ),
     ("run.kernel_failed", with_torch(kernels=FAILED), "cuda:0: RuntimeError: CUDA error: unspecified launch failure"),
-    ("run.kernel_failed", with_torch(kernels=(KernelRun("cuda:1", "a sum came out wrong"),)), "cuda:1: a sum came out"),
+    (
+        "run.kernel_failed",
+        with_torch(kernels=(KernelRun("cuda:1", "the result of a sum is wrong"),)),
+        "cuda:1: the result of a sum is wrong",
+    ),
     ("run.kernel_failed", ended_at("run", "SIGABRT: last words"), "a kernel ended its process by SIGABRT"),
     ("run.hung", ended_at("run", timed_out=True), "a kernel did not finish within its time"),
     (
@@ -449,7 +453,7 @@ def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> Non
     found = with_torch(foreign_libraries=(path,), foreign_folders=("/usr/local/cuda/lib64",))
     seen = judged("torch.foreign_libraries", found)
     assert seen is not None
-    assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
+    assert seen.message == f"torch loads {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
     assert seen.fix == "remove /usr/local/cuda/lib64 from LD_LIBRARY_PATH"
     both = judged("torch.foreign_libraries", with_variables(found, LD_PRELOAD="x"))
     assert both is not None and both.message == f"{seen.message} or LD_PRELOAD"
@@ -467,14 +471,14 @@ def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> Non
             {CUDNN: ["/x/libcudnn_cnn.so.9"]},
             ("libcudnn_cnn.so.9",),
             "fail",
-            f"gone: libcudnn_cnn.so.9, of {CUDNN}",
+            f"missing: libcudnn_cnn.so.9, of {CUDNN}",
             f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}",
         ),
         (
             {"nvidia-nvshmem-cu12==3.3.20": ["/x/libnvshmem_host.so.3"]},
             (),
             None,
-            "gone: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
+            "missing: libnvshmem_host.so.3, of nvidia-nvshmem-cu12==3.3.20",
             "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-nvshmem-cu12==3.3.20",
         ),
     ],
@@ -592,7 +596,9 @@ def test_torchvisions_fix_does_not_keep_a_torch_that_has_to_go() -> None:
     old = {"torch": ("2.10.0+cpu",), "torchvision": ("0.26.0",)}
     cpu = with_torch(version="2.10.0+cpu", cuda=None, available=False, count=0, kernels=(), versions=old)
     seen, kept = judged("torch.torchvision", cpu), judged("torch.torchvision", with_torch(version="2.10.0+cu128"))
-    assert seen is not None and seen.fix == "replace torch first, and install torchvision with it from the same index"
+    assert (
+        seen is not None and seen.fix == "replace torch first, and install torchvision with torch from the same index"
+    )
     assert kept is not None and "torch==2.10.0 'torchvision==0.25.*'" in (kept.fix or "")
 
 

@@ -216,7 +216,7 @@ def test_a_load_that_failed_and_one_that_was_not_run() -> None:
     assert said(failed) == [("load.failed", "fail", "RuntimeError: CUDA error (under load)")]
     left_out = {"cuda:0": "in use by others: x (7)", "cuda:1": "lost"}
     well = with_cards(card(0), card(1, state="lost"))
-    idle = replace(well, load=load_of("none", "no GPU is free for it", left_out=left_out))
+    idle = replace(well, load=load_of("none", "no GPU is free for the load", left_out=left_out))
     words = "cuda:0: in use by others: x (7); cuda:1: lost"
     assert said(idle) == [("load.not_run", "skip", words)]
     full = replace(HEALTHY, load=load_of("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
@@ -239,7 +239,7 @@ COMPUTING = Process(7, "compute", "python")
         (card(0, processes=None, memory_used_bytes=20 * GIB), "in use by others, which hold 20 GiB of its memory"),
         (card(0, parent_uuid="GPU-0"), "NVML reports neither clock nor link of a MIG instance"),
         (MIG_CARD, "NVML reports neither clock nor link of a MIG instance"),
-        (card(0, nvml_index=None), "NVML does not report on it, so nothing would be visible"),
+        (card(0, nvml_index=None), "NVML does not report on this GPU, so the load would show nothing"),
         (card(0, state="lost"), "lost"),
     ],
 )
@@ -363,7 +363,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     assert worst(report) == [("load.failed", "fail")]
     # A torch that was given longer to be imported is given as long again.
     ran = report.results["doctor"].load
-    assert ran is not None and (ran.reason or "").startswith("it did not finish within 4 s")
+    assert ran is not None and (ran.reason or "").startswith("the load did not finish within 4 s")
 
 
 def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path) -> None:

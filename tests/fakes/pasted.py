@@ -79,7 +79,7 @@ REST: dict[str, str] = {
     "tensorflow.no_gpu": ">>> tf.config.list_physical_devices('GPU')\n[]",
     "fsdp.flatten": "ValueError: Cannot flatten integer dtype tensors",
     "import.signature": "TypeError: causal_conv1d_fwd(): incompatible function arguments. The following argument "
-    "types are supported:\n    1. (arg0: torch.Tensor, arg1: torch.Tensor, arg2: Optional[torch.Tensor]) -> torch.Tensor",
+    "types are supported:\n    1. (arg0: torch.Tensor, arg1: torch.Tensor) -> torch.Tensor",
     "import.module": "ModuleNotFoundError: No module named 'ultralytics'",
     "import.name": "ImportError: cannot import name 'redirect_numba_module' from 'numba.cuda.utils'",
     "import.shared": "llama-server: error while loading shared libraries: libllama.so: cannot open shared object file",
@@ -87,7 +87,7 @@ REST: dict[str, str] = {
     "program.cpu": "transcription is slow, torch is installed\npipeline = Pipeline.from_pretrained(NAME)\npipeline(x)",
     "link.slow": "LnkSta: Speed 2.5GT/s (downgraded), Width x16 (ok)",
     "power.capped": "GPU 0 Clocks Event Reasons\n    SW Power Cap : Active",
-    "cuda.remap_pending": "Remapped Rows of the GPU\n  Correctable Error : 0\n  Uncorrectable Error : 4\n  Pending : Yes",
+    "cuda.remap_pending": "Remapped Rows of the GPU\n Uncorrectable Error : 4\n  Pending : Yes",
     "host.memory": "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
     "cloud.quota": "You have requested more vCPU capacity than your current vCPU limit of 0 allows",
     "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",

@@ -140,7 +140,7 @@ def answered(path: str | None, look: Callable[[], list[Finding]]) -> dict[str, A
 
     def resolve(path: str) -> Any:
         gone = any(path == name or path.startswith(f"{name}.") for name in names)
-        return torch_private._GONE if gone else whole(path)
+        return torch_private._MISSING if gone else whole(path)
 
     torch_private._resolve = resolve
     try:

@@ -77,7 +77,7 @@ def test_a_device_that_fails_to_open_once_is_opened_by_a_second_try_and_called_t
             raise error
         return ones(size)
 
-    monkeypatch.setattr(accel, "_SETTLES_S", 0.0)
+    monkeypatch.setattr(accel, "_REOPEN_WAIT_S", 0.0)
     monkeypatch.setattr(torch, "get_device_module", lambda kind: FakeModule())
     monkeypatch.setattr(torch, "ones", once)
     opened = accel.open_device("cuda:0")

@@ -177,7 +177,7 @@ def test_a_long_lived_child_answers_line_for_line() -> None:
 
 def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
     with child.PreloadedChildren(child.NVML_READER, child.LIBCUDA_READER) as ahead:
-        waiting = {name: one.pid for name, one in ahead._waiting.items()}
+        waiting = {name: one.pid for name, one in ahead._preloaded.items()}
         taken = ahead.start(child.NVML_READER)
         another = ahead.start(child.NVML_READER)
         assert (taken.pid, another.pid != taken.pid) == (waiting[child.NVML_READER], True)

@@ -271,7 +271,7 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
     # On the machine itself every PID is the one that NVML means.
     maps.unlink()
     inside.unlink()
-    inside.symlink_to(host.MACHINE_NAMESPACE)
+    inside.symlink_to(host.HOST_NAMESPACE)
     assert host.gpu_process_name(own, tmp_path) is not None
     assert host.gpu_process_name(2**22, tmp_path) is None
 

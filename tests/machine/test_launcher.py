@@ -80,10 +80,10 @@ OMPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WOR
     ],
 )
 def test_the_place_among_a_launchers_processes(environment: dict[str, str], place: Rendezvous | None) -> None:
-    assert launcher.place(environment) == place
+    assert launcher.rendezvous(environment) == place
 
 
 @pytest.mark.parametrize("more", [{}, {"SLURM_STEP_NODELIST": "[0-3]"}])
 def test_ranks_that_cannot_know_where_they_meet_are_wrong_usage(more: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="rank 1 of 2 does not know the host of rank 0"):
-        launcher.place({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **more})
+        launcher.rendezvous({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **more})

@@ -390,7 +390,7 @@ def test_memory_falls_back_to_the_first_call_and_says_so(fake_driver: Fake) -> N
     assert row.device == dataclasses.replace(
         HEALTHY, memory_used_bytes=150, memory_reserved_bytes=None, memory_source="nvml v1"
     )
-    assert row.unknown["memory_reserved_bytes"] == "NVML's first memory call counts what is reserved as used"
+    assert row.unknown["memory_reserved_bytes"] == "version 1 of NVML's memory call counts reserved memory as used"
 
 
 def test_processes_of_both_kinds(fake_driver: Fake) -> None:
@@ -408,7 +408,7 @@ def test_a_scrambled_list_is_no_list(fake_driver: Fake, garbage: str) -> None:
     fake_driver(f"nvml.count=1\nprocesses={garbage}\n")
     (row,) = read(processes=True).devices
     assert row.device.processes is None
-    assert row.unknown["processes"].startswith("NVML's list of processes is garbled (it holds PID ")
+    assert row.unknown["processes"].startswith("NVML's list of processes is garbled (PID ")
 
 
 def test_mig_instances_are_rows_of_their_own(fake_driver: Fake) -> None:

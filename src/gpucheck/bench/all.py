@@ -60,9 +60,9 @@ def command(options: AllOptions, emit: Emit, shared: BenchInputs = ALONE) -> Non
     chosen = choose.choose(options.device, facts)
     todo = [known for known in BENCHMARKS if known.id in options.selected]
     # A benchmark of several devices needs several devices. Under a launcher, each process would start a process for
-    # every device, so the benchmark runs only if selected. `launcher.place` may raise and is called last.
+    # every device, so the benchmark runs only if selected. `launcher.rendezvous` may raise and is called last.
     unselected = [known for known in todo if known.of_several and known.id not in options.only]
-    if unselected and (len(chosen.ids) == 1 or launcher.place(os.environ) is not None):
+    if unselected and (len(chosen.ids) == 1 or launcher.rendezvous(os.environ) is not None):
         todo = [known for known in todo if known not in unselected]
     begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):

@@ -51,7 +51,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     benchmark = next(benchmark for benchmark in BENCHMARKS if common.command == f"bench {benchmark.id}")
     if common.given.get("fail_if_slower") and not repeat.baseline:
         raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
-    place = launcher.place(os.environ) if benchmark.of_several else None
+    place = launcher.rendezvous(os.environ) if benchmark.of_several else None
     if repeat.baseline or (repeat.runs or 1) > 1:
         if place is not None:
             fix = "run the launcher again, and `gpucheck compare` the files"

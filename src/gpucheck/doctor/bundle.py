@@ -1,6 +1,6 @@
-"""A bug report that can be judged without the machine: listed fields, and nothing else. Pure.
+"""Write a bug report that can be judged without the machine. It contains only listed fields. Pure.
 
-It contains no free text: no messages, lines of the log, paths, command lines, or names of people and machines.
+The report has no free text: no messages, lines of the log, paths, command lines, or names of people and machines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
 
-# Listed texts of the evidence, by path; `*` is any name. Numbers and booleans of a listed part are included.
+# The listed texts of the evidence, by path. `*` is any name. All numbers and booleans of a listed path are included.
 LISTED = {
     "host": "system release architecture container nvidia_pci_addresses nvidia_device_nodes",
     "python": "version implementation",
@@ -43,17 +43,16 @@ LISTED = {
     "ladder": "first broken consequences",
     "ladder/rungs": "rung state",
 }
-# A listed text is a version, a name of hardware or of a state, an address or a device node: no path, sentence or e-mail
-# address has this form.
+# The form of a version, a name, a state, an address or a device node. No path, sentence or e-mail address matches.
 _TEXT = re.compile(r"/dev/[a-z]+[\w-]*|[A-Za-z0-9][\w.:()+~-]*( [\w.()+-]+){0,7}")
-# A variable's value is shown if it is a number or a switch.
+# A variable's value is included if it is a number or a switch.
 _SWITCH = re.compile(r"0x[0-9a-fA-F]+|[\d.,:;+-]{1,80}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER")
 MOST_TEXT = 80
 LEFT_OUT = "(left out)"
-# Numbers that identify people or processes. They say nothing about a GPU.
+# Numbers that could identify a person, a machine or a process.
 _PERSONAL = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
 # Names of variables about GPUs, drivers, the loader or Python. Other names are private.
-_CONCERNS = re.compile(
+_PUBLIC_NAME = re.compile(
     r"(?:CUDA|CUDNN|NVIDIA|NV_|NVML|NCCL|CUBLAS|PYTORCH|TORCH|TRITON|HIP|HSA|ROCR|ROCM|ROCBLAS|ZE_|SYCL|ONEAPI|OMP_|MKL_"
     r"|LD_|DYLD_|PYTHON|VIRTUAL_ENV|CONDA|XLA|TF_|CC$|CXX$|GPUCHECK|KUBERNETES_SERVICE_HOST$|SLURM_JOB_GPUS$|WSL_)\w*"
 )
@@ -70,7 +69,7 @@ Please review it before you share it.
 
 
 def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
-    """Return the archive's files, names to texts. `evidence` is None if doctor failed before reading it."""
+    """Return the text of each file of the archive, by name. `evidence` is None if doctor failed while reading."""
     document = to_json(report)
     parts: dict[str, Any] = {"findings": document["findings"], "ladder": (document["results"] or {}).get("doctor")}
     if evidence is not None:
@@ -91,7 +90,7 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
         details["variables"] = {
             name: _text(values.get(name), _SWITCH)
             for name in sorted(evidence.variables | set(values))
-            if _CONCERNS.fullmatch(name)
+            if _PUBLIC_NAME.fullmatch(name)
         }
         processes = [device.id or "hidden" for device in evidence.facts.devices for _ in device.processes or ()]
         details["processes"] = Counter(processes)
@@ -120,19 +119,19 @@ def _listed(value: Any, path: str) -> Any:
 
 def _text(value: Any, pattern: re.Pattern[str] = _TEXT) -> Any:
     if isinstance(value, list):
-        return [row for row in (_text(each, pattern) for each in value) if row != LEFT_OUT]
+        return [text for text in (_text(item, pattern) for item in value) if text != LEFT_OUT]
     if isinstance(value, str):
         return value if len(value) <= MOST_TEXT and pattern.fullmatch(value) else LEFT_OUT
     return value
 
 
 def packed(report: Report, evidence: Evidence | None) -> bytes:
-    """Return the archive (.zip). It does not contain the names of the user, the machine and the folder."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+    """Return the archive (.zip) without the names of the user, the machine and the folder."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members(report, evidence).items():
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o600 << 16
             archive.writestr(entry, text)
-    return held.getvalue()
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""`gpucheck doctor`: read the machine and torch, and diagnose what keeps torch from the GPU."""
+"""`gpucheck doctor`: read the machine and torch, and diagnose why torch cannot use the GPU."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from gpucheck.report.measurement import Run
 from gpucheck.report.report import few, in_short
 from gpucheck.report.results.short import DoctorResult, GpuUnderLoad, LoadOutcome, LoadResult
 
-# The wait for torch after the driver was found to hang. Torch may still answer with another error.
+# The wait for torch after libcuda hangs. torch may still answer with another error.
 TORCH_GRACE_S = 2.0
-# The oldest Python that the probe's program runs in.
+# The oldest Python that can run the probe's program.
 OLDEST = (3, 8)
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
-    """Read and diagnose, and report the first broken stage first. Raises UsageError."""
+    """Read the machine, diagnose it, and report the first broken stage first. Raises UsageError."""
     conditions = select(options.only, options.skip)
     machine = inventory.Inventory(
         with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
     )
     evidence = read(options, emit, machine)
-    # Read again, now that the child with torch has ended: this shows other processes only, and which counters grew.
+    # The second reading is after the end of the child with torch. It shows only other processes, and growing counters.
     evidence = replace(evidence, facts=machine.again(evidence.facts))
     if any(condition.id.startswith("load.") for condition in conditions) and can_load(evidence):
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
     emit(Started(evidence.facts))
-    result, found = diagnosed(evidence, conditions)
+    result, findings = diagnosed(evidence, conditions)
     emit(Answered("doctor", result))
-    first = None if result.first is None else f"fix {result.first} first"
     if options.require is not None:
-        required = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
-        found = [*required, *found]
-    for finding in found:
+        fix = None if result.first is None else f"fix {result.first} first"
+        required = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=fix)
+        findings = [*required, *findings]
+    for finding in findings:
         emit(Judged(finding))
     return evidence
 
@@ -73,70 +73,67 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
         torch_works=evidence.torch_works,
         load=evidence.load,
     )
-    found = ladder.findings(diagnosis)
-    return result, found if diagnosis.first else [*found, healthy(evidence, {condition.id for condition in conditions})]
+    findings, checked = ladder.findings(diagnosis), {condition.id for condition in conditions}
+    return result, findings if diagnosis.first else [*findings, healthy(evidence, checked)]
 
 
 def usable(probe: TorchProbe) -> UsableDevices:
     if probe.available and probe.count:
         return UsableDevices("cuda", probe.count, probe.hip is not None)
-    return (
-        UsableDevices(probe.other, probe.other_count) if probe.other and probe.other_count else UsableDevices(None, 0)
-    )
+    return UsableDevices(probe.other, probe.other_count) if probe.other_count else UsableDevices(None, 0)
 
 
 def read(
     options: DoctorOptions, emit: Emit, machine: inventory.Inventory, late: tuple[float, str] | None = None
 ) -> Evidence:
-    """Read everything, with the slow parts in parallel. Raises UsageError for a --python that cannot start.
+    """Read the driver and torch in parallel. Raises UsageError for a --python that cannot start.
 
-    `late` is the monotonic time at which gpucheck stops waiting for torch (a slow start of NVML adds to it), and why.
+    `late` is the monotonic time at which gpucheck stops waiting for torch, and the reason. A slow NVML delays the time.
     """
     emit(Progress("reading driver and torch"))
-    # The driver is read in this thread, so that an interrupt works.
+    # The main thread reads the driver, so that an interrupt works.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as executor:
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
-        asked = executor.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
+        future = executor.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             with machine:
                 facts = machine.read()
             driver = facts.driver
             if driver is not None and driver.cuinit_code is None and driver.is_hung:
-                # Torch waits in vain if libcuda hangs. If only one device hangs, torch may use another one.
+                # If cuInit hangs, torch hangs too. If only one device hangs, torch may use another device.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
-            # This comes after loading the libraries, because a program run by root creates missing device nodes.
-            below = stack.read(options.root, os.environ.get("LD_LIBRARY_PATH", ""), running)
+            # NVIDIA's libraries create missing device nodes if root loads them, so the nodes are read afterwards.
+            layers = stack.read(options.root, os.environ.get("LD_LIBRARY_PATH", ""), running)
             if late is not None:
-                started_s = (driver.nvml_start_s if driver is not None else None) or 0.0
-                more_s = started_s if started_s > ANSWER_S else 0.0
-                cut.after(max(late[0] + more_s - time.monotonic(), 0.0), late[1])
-            probe = _answer(asked, options.python)
+                start_s = (driver.nvml_start_s if driver is not None else None) or 0.0
+                delay_s = start_s if start_s > ANSWER_S else 0.0
+                cut.after(max(late[0] + delay_s - time.monotonic(), 0.0), late[1])
+            probe = _answer(future, options.python)
         finally:
             cut.after(0.0, "interrupted")
     if options.python is not None:
         facts = replace(facts, torch=installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild())
-        # The user named another environment than the active one.
+        # With --python the user has chosen the environment.
         probe = replace(probe, active_elsewhere=None)
-    return Evidence(facts, below, probe, frozenset(os.environ))
+    return Evidence(facts, layers, probe, frozenset(os.environ))
 
 
-def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
+def _answer(future: Future[TorchProbe], python: str | None) -> TorchProbe:
     """Return the probe's report. Raises UsageError if `python` is no interpreter, too old, or fails at once."""
-    probe = asked.result()
-    silent = probe.stage == "start" and not probe.timed_out and probe.not_awaited is None
+    probe = future.result()
     if probe.unstarted is not None and python is None:  # for example, if this user may not read the interpreter
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
-    if python is None or not (silent or probe.unstarted is not None):
+    if python is None or probe.stage != "start" or probe.timed_out or probe.not_awaited is not None:
         return probe
     raise stack.unfit(python, "doctor", OLDEST, probe.unstarted) or UsageError(
         f"--python {python} cannot run the probe", probe.error or "it printed nothing", "give another Python"
     )
 
 
-def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
-    """Return the finding if no condition broke a stage: torch works, there is no GPU, or the cause is unknown."""
+def healthy(evidence: Evidence, checked: Container[str]) -> Finding:
+    """Return the finding if no stage is broken: torch works, the machine has no GPU, or the cause is unknown."""
     probe = evidence.probe
     if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
@@ -154,9 +151,9 @@ def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
         )
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
     title = "no known cause found, and torch was not seen to use the GPU"
-    # Load conditions do not count, because they need a torch that works.
-    is_all = all(condition.id in asked or condition.id.startswith("load.") for condition in CONDITIONS)
-    message = f"no {'known' if is_all else 'selected'} condition matches, or evidence was unreadable"
+    # Conditions under load do not count, because they need a working torch.
+    is_complete = all(condition.id in checked or condition.id.startswith("load.") for condition in CONDITIONS)
+    message = f"no {'known' if is_complete else 'selected'} condition matches, or evidence was unreadable"
     # This command shows torch's full error.
     fix = f"""{fixes.interpreter(probe.executable)} -c 'import torch; print(torch.ones(1, device="cuda"))'"""
     return Finding("doctor.unknown", "inconclusive", title, message, fix=fix)
@@ -164,25 +161,25 @@ def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
 
 # -- a short load on the GPUs ------------------------------------------------------------------------------------------
 
-# Errors of torch and cuBLAS about full memory, and of the driver about a GPU in exclusive use.
-TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
-NOT_IN_NVML = "NVML does not report on it, so nothing would be visible"
+# The errors of torch and cuBLAS if the memory is full, and of the driver for a GPU in exclusive use.
+IN_USE_ERRORS = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
+NOT_IN_NVML = "NVML does not report on this GPU, so the load would show nothing"
 
 
-def why_not(card: Device) -> str:
-    """Return why a GPU, read without a process of gpucheck on it, is not put under load; else an empty string."""
-    if card.parent_uuid is not None or is_divided(card):
+def why_not(gpu: Device) -> str:
+    """Return why the GPU must not be loaded; "" if it can be. `gpu` was read while gpucheck did not use the GPU."""
+    if gpu.parent_uuid is not None or is_divided(gpu):
         return "NVML reports neither clock nor link of a MIG instance"
-    if card.uuid is None or card.nvml_index is None:
+    if gpu.uuid is None or gpu.nvml_index is None:
         return NOT_IN_NVML
-    if card.state is not None:
-        return card.state
-    computing = [process for process in card.processes or () if "compute" in process.kind]
+    if gpu.state is not None:
+        return gpu.state
+    computing = [process for process in gpu.processes or () if "compute" in process.kind]
     if computing:
         names = [f"{process.name or 'not visible here'} ({process.pid})" for process in computing]
         return f"in use by others: {few(names, ', ')}"
-    held = held_bytes(card)
-    return f"in use by others, which hold {units.capacity(held)} of its memory" if held is not None else ""
+    used_bytes = held_bytes(gpu)
+    return f"in use by others, which hold {units.capacity(used_bytes)} of its memory" if used_bytes is not None else ""
 
 
 def load_result(
@@ -192,36 +189,36 @@ def load_result(
     unseen: Mapping[str, str],
     left_out: dict[str, str],
 ) -> LoadResult:
-    """Return the load's result from the output of its process and the readings of each GPU.
+    """Return the load's result from the output of its process and the samples of each GPU.
 
-    `unseen` has reasons for missing readings. `failed` describes how the process ended early, else it is empty.
+    `unseen` has reasons for missing samples. `failed` is the error if the process ended early, else "".
     """
     if failed:
-        # A GPU that is full or was taken meanwhile is not faulty, nor is one whose load has not begun.
+        # The GPU is not faulty if its load has not begun, or if another process uses the GPU.
         stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
         stage = str(answer.get("stage"))
-        reached = stage in ("prepare", "load")
-        outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
+        has_begun = stage in ("prepare", "load")
+        outcome: LoadOutcome = "failed" if has_begun and not any(text in failed for text in IN_USE_ERRORS) else "none"
         return LoadResult(outcome, f"{failed} ({stages.get(stage, 'as it was started')})", (), left_out)
     run = Run("", 1, (float(answer["took_s"]),), (float(answer["began_s"]),))
-    cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
-    return LoadResult("ran", None, cards, left_out)
+    loaded = tuple(_under_load(device, rows, run, unseen.get(device, "")) for device, rows in samples.items())
+    return LoadResult("ran", None, loaded, left_out)
 
 
-def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> GpuUnderLoad:
+def _under_load(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> GpuUnderLoad:
     if unseen:
         return GpuUnderLoad(device, None, unseen, {})
     telemetry, reason = summarise(samples, run)
-    start, length = run.started_monotonic_s[0], run.samples_s[0]
-    inside = [sample for sample in samples if start <= sample["at_s"] <= start + length]
+    start_s, length_s = run.started_monotonic_s[0], run.samples_s[0]
+    inside = [sample for sample in samples if start_s <= sample["at_s"] <= start_s + length_s]
     names = Counter(name for sample in inside for name in (sample.get("clock_reasons") or {}).get("names", ()))
     return GpuUnderLoad(device, telemetry, reason or None, dict(names))
 
 
-# Clocks and links rise within a few tens of milliseconds. NVML's clock reasons may appear briefly in that time.
+# Clocks and links rise within a few tens of milliseconds. NVML may report clock reasons briefly in this time.
 SETTLE_S = 0.3
 LOAD_S = 1.0  # twenty readings
-# Importing torch again, a context on each GPU, and the load.
+# The time for importing torch, a context on each GPU, and the load.
 LOAD_TIMEOUT_S = 60.0
 
 
@@ -230,17 +227,17 @@ def can_load(evidence: Evidence) -> bool:
 
 
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:
-    """Run the load on every GPU that torch can use, that NVML reports on and that is free."""
+    """Load every free GPU that torch can use and NVML reports on."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
-    # The GPUs' second reading; during the first, gpucheck's child used torch.
-    cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
+    # The facts are from the second reading. During the first reading, gpucheck's child used torch.
+    gpus = {gpu.id: gpu for gpu in evidence.gpus if gpu.id in ran and gpu.id is not None}
     left_out = {
-        **{name: why for name, card in cards.items() if (why := why_not(card))},
-        **dict.fromkeys(ran - set(cards), NOT_IN_NVML),
+        **{name: why for name, gpu in gpus.items() if (why := why_not(gpu))},
+        **dict.fromkeys(ran - set(gpus), NOT_IN_NVML),
     }
-    loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
+    loaded = {name: gpu.uuid for name, gpu in gpus.items() if name not in left_out}
     if not loaded:
-        return LoadResult("none", "no GPU is free for it", (), left_out)
+        return LoadResult("none", "no GPU is free for the load", (), left_out)
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
@@ -252,6 +249,6 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     answer = probe_answer(output.lines)
     failed = ""
     if answer.get("stage") != "end":
-        late = f"it did not finish within {timeout_s:g} s"
+        late = f"the load did not finish within {timeout_s:g} s"
         failed = late if output.ending.how == "late" else str(answer.get("error") or how_it_ended(output.ending))
     return load_result(answer, failed, samples, unseen, left_out)

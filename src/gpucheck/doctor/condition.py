@@ -22,28 +22,28 @@ from gpucheck.report.results.short import LoadResult
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was read: the machine's facts, the driver's kernel side and files, and torch's report."""
+    """The evidence for a diagnosis: the machine's facts, the layers below torch, and torch's report."""
 
     facts: Facts = field(default_factory=Facts)
     stack: Stack = field(default_factory=Stack)
     torch: TorchProbe | None = None
-    variables: frozenset[str] = frozenset()  # the names of all; `facts.environment` has the values of some
+    variables: frozenset[str] = frozenset()  # all names; `facts.environment` has the values of some variables
     load: LoadResult | None = None
 
-    # Derived: NVIDIA's driver with the events of the kernel log, the torch on disk, and torch's own report.
+    # Derived: NVIDIA's driver with the events of the kernel log, the torch on disk, and torch's report.
     host: Host = field(init=False)
     driver: Driver = field(init=False)
     build: TorchBuild = field(init=False)
     probe: TorchProbe = field(init=False)
-    # The NVIDIA devices that NVML or libcuda lists, and those on the PCI bus.
-    cards: tuple[Device, ...] = field(init=False)
-    gpus: tuple[PciDevice, ...] = field(init=False)
-    # True if PCI, device nodes, WSL's driver or a library shows an NVIDIA GPU.
+    # The NVIDIA devices that NVML or libcuda lists, and the GPUs on the PCI bus.
+    gpus: tuple[Device, ...] = field(init=False)
+    pci_gpus: tuple[PciDevice, ...] = field(init=False)
+    # Whether PCI, device nodes, WSL's driver or a library shows an NVIDIA GPU.
     is_nvidia_here: bool = field(init=False)
-    # The version in the file name of the loaded libcuda, and the files that the loader finds, by library name.
+    # The version in the file name of the loaded libcuda, and the libraries that the loader finds, by name.
     libcuda_version: str | None = field(init=False)
     loadable: Mapping[str, Library] = field(init=False)
-    # Findings of the checks of `gpucheck devices`, by their IDs.
+    # The findings of `gpucheck devices`, by ID.
     findings: Mapping[str, Sequence[Finding]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,36 +51,35 @@ class Evidence:
         if driver.xids is None and stack.log is not None:
             driver = kernel_driver.events(stack.log, None, driver)
         facts = replace(facts, driver=driver)
-        found = [
-            *checks.of_machine(facts),
-            *(row for device in facts.devices for row in checks.findings(device, facts)),
+        findings = checks.of_machine(facts) + [
+            row for device in facts.devices for row in checks.findings(device, facts)
         ]
         vars(self).update(
             host=facts.host or Host(),
             driver=driver,
             build=facts.torch or TorchBuild(),
             probe=self.torch or TorchProbe(),
-            cards=tuple(nvidia.cards(facts)),
-            gpus=tuple(device for device in stack.devices or () if device.is_gpu),
+            gpus=tuple(nvidia.cards(facts)),
+            pci_gpus=tuple(device for device in stack.devices or () if device.is_gpu),
             is_nvidia_here=nvidia.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
             libcuda_version=version_of(driver.libcuda_path),
             loadable={library.name: library for library in reversed((*stack.path_libraries, *stack.libraries))},
-            findings={id: [finding for finding in found if finding.id == id] for id in {row.id for row in found}},
+            findings={id: [row for row in findings if row.id == id] for id in {row.id for row in findings}},
         )
 
     @property
     def cuda_works(self) -> bool:
-        """Return whether CUDA started and shows a device. All lower stages then work for this device too."""
-        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
+        """Return whether CUDA started and shows a device. All lower stages then work for this device."""
+        return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.gpus)
 
     @property
     def in_container(self) -> bool:
-        """Return whether this is a container. Its PCI bus and kernel modules are those of the host."""
+        """Return whether this is a container. It shows the PCI bus and the kernel modules of the host."""
         return self.host.container is not None
 
     @property
     def torch_works(self) -> bool:
-        """Return whether torch ran a kernel, which counts more than any conclusion from versions."""
+        """Return whether torch ran a kernel. This proves more than any conclusion from versions."""
         return any(run.error is None for run in self.probe.kernels)
 
     @property
@@ -90,7 +89,7 @@ class Evidence:
 
     @property
     def torch_limit(self) -> str:
-        """Return the time limit of torch's answer in words, with the option that raises it."""
+        """Return the text of the time limit for torch, with the option that raises it."""
         limit = self.probe.limit_s
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
@@ -98,11 +97,11 @@ class Evidence:
         return [line for line in self.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
 
     def value(self, variable: str) -> str | None:
-        """Return a variable's value if it is on the list of `facts.environment`."""
+        """Return the value of one of the variables in `inventory.VARIABLES`; None if it is not set."""
         return self.facts.environment.get(variable)
 
 
-# The stages from the hardware up. Each one needs all those below it.
+# The stages from the hardware up. Each stage needs all stages before it.
 Stage = Literal[
     "hardware",  # the GPU on the PCI bus
     "kernel",  # the driver's kernel module
@@ -121,7 +120,7 @@ CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The signs of a condition that holds here. A field that is None has the condition's own value."""
+    """The signs of a condition that holds on this machine. None stands for the value of the condition."""
 
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -132,39 +131,38 @@ class Signs:
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Signs | None:
-        """Return findings of `gpucheck devices` as signs, with verdict, title and fix of the worst."""
-        held = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
-        if not held:
+        """Return findings of `gpucheck devices` as signs, with verdict, title and fix of the worst finding."""
+        problems = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
+        if not problems:
             return None
-        worst = min(held, key=lambda finding: WORST_FIRST.index(finding.verdict))
-        message = [
+        worst = min(problems, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        messages = [
             group.message if group.title == worst.title else f"{group.message} ({group.title})"
-            for group in grouped(held)
+            for group in grouped(problems)
         ]
-        of_cards = {"devices": [finding.evidence for finding in held]} if "nvml_index" in worst.evidence else {}
-        rows = {key: [row for finding in held for row in finding.evidence.get(key, ())] for key in ("xids", "sxids")}
-        evidence = {**(of_cards or worst.evidence), **{key: listed for key, listed in rows.items() if listed}}
-        return cls("; ".join(message), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
+        of_devices = {"devices": [row.evidence for row in problems]} if "nvml_index" in worst.evidence else {}
+        errors = {key: [xid for row in problems for xid in row.evidence.get(key, ())] for key in ("xids", "sxids")}
+        evidence = {**(of_devices or worst.evidence), **{key: xids for key, xids in errors.items() if xids}}
+        return cls("; ".join(messages), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A known fault: its `title`, `meaning` and `fix`, and how certain the diagnosis is.
+    """A known fault, with its `title`, `meaning` and `fix`, and the certainty of the diagnosis.
 
-    **Doctor.** `judge` decides whether the condition holds here; it is None if only a text can show it. `stage` is the
-    stage that it breaks, or None. `settle` describes a test that would make the diagnosis certain. `cuinit` and `nvml`
-    are the results of cuInit and nvmlInit that it causes.
+    **Doctor.** `judge` decides whether the condition holds; it is None if only a text can show the fault. `stage` is
+    the broken stage, or None. `settle` describes a test that would make the diagnosis certain. `cuinit` and `nvml` are
+    the results of cuInit and nvmlInit that the fault causes.
 
-    **Explain.** `patterns` are regular expressions. Matching ignores case and quotes, and it ignores spaces too unless
-    the pattern has `\\b`, `^` or `$`. `common` patterns ("Killed") count only if the text matches `beside`, by default
-    if it mentions GPUs, torch or training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns of
-    a message that contains another one, which is reported if it is known. `names` are complete error names. Rows that
-    differ only in a number share a pattern with the group `number`; the field `number` is the text that this group has
-    to match.
+    **Explain.** `patterns` are regular expressions. Matching ignores case and quotes, and also spaces unless the
+    pattern has `\\b`, `^` or `$`. `common` patterns ("Killed") count only if the text matches `beside`, by default if
+    the text mentions GPUs, torch or training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns
+    of a message that contains another message, which is reported if it is known. `names` are complete error names. Rows
+    that differ only in a number share a pattern with the group `number`. This group has to match the field `number`.
 
-    A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
-    or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts
-    on an information line of a training log. `conditions` are the ids that doctor checks for this text.
+    A `symptom` shows a failure without its cause, so more specific texts take precedence. `follows` are IDs, or
+    prefixes of IDs, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts on
+    an information line of a training log. `conditions` are the IDs that doctor checks for this text.
     """
 
     id: str
@@ -192,37 +190,39 @@ class Condition:
     conditions: tuple[str, ...] = ()
 
 
+# The conditions by the weight of their evidence; the default is `strong`.
+proof, hint = partial(Condition, certainty="proof"), partial(Condition, certainty="hint")
 JudgeCondition = Callable[[Evidence], Signs | None]
 
 
 def found(id: str) -> JudgeCondition:
-    """Return a judge for the findings of a check of `gpucheck devices`."""
+    """Return a judge that reports the findings of `gpucheck devices` with this ID."""
     return lambda evidence: Signs.of(evidence.findings.get(id, ()))
 
 
 def on(
     stage: Stage, *rows: Condition, by: Callable[[Evidence], tuple[str, Signs] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
-    """Return the rows as conditions of one stage, unless a row names another.
+    """Return the rows as conditions of this stage, except rows with another `stage`.
 
-    Rows without a judge exclude each other: `by` returns the id and the signs of the one that holds. On the stage of
-    cuInit, a row with codes is judged only if cuInit returned one of them.
+    Of the rows without a judge at most one holds: `by` returns its ID and signs. In the stage `cuinit`, a row with
+    codes is judged only if cuInit returned one of its codes.
     """
 
     def judge(row: Condition, evidence: Evidence) -> Signs | None:
         if stage == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
             return None
-        held = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence)
-        return held[1] if held is not None and held[0] == row.id else None
+        id, signs = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence) or (None, None)
+        return signs if id == row.id else None
 
     return tuple(replace(row, stage=row.stage or stage, judge=partial(judge, row)) for row in rows)
 
 
-def answered(
-    evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
+def cuinit_signs(
+    evidence: Evidence, cause: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **details: Any
 ) -> Signs:
-    """Return the signs of a cuInit result; `more` is a text about the cause, `seen` further evidence."""
+    """Return the signs of cuInit's result. `cause` is a text about its cause, and `details` are more evidence."""
     driver = evidence.driver
-    details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
+    result = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Signs(f"{message}; {more}" if more else message, {**details, **seen}, fix=fix, certainty=certainty)
+    return Signs(f"{message}; {cause}" if cause else message, {**result, **details}, fix=fix, certainty=certainty)

@@ -1,11 +1,12 @@
-"""Conditions of the GPUs that break no stage: nearly all are checks of `gpucheck devices`, at rest and under load."""
+"""Conditions of GPUs that break no stage: most are checks of `gpucheck devices`, at rest and under load."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpucheck import units
-from gpucheck.doctor.condition import Condition, Evidence, Signs, found
+from gpucheck.doctor.condition import Condition, Evidence, Signs, found, hint, proof
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.health import checks, live
 from gpucheck.health.nvidia import name_of
@@ -17,7 +18,7 @@ from gpucheck.report.finding import Verdict
 from gpucheck.report.report import few, joined_messages
 from gpucheck.report.results.short import LoadResult
 
-# A CUDA context takes a few hundred MiB, including that of the probed torch.
+# The CUDA context of the probed torch uses a few hundred MiB.
 FOREIGN_BYTES = 2**30
 
 
@@ -30,14 +31,16 @@ def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
     return Condition(id, judge=judge, verdict=verdict, **row)
 
 
-# States of a GPU that a stage's condition reports.
-_ON_A_RUNG = ("lost", "reset required", "no power", "not answering")
+_failure, _remark = partial(_check, verdict="fail"), partial(_check, verdict="info")
+
+# The condition of a stage reports these states of a GPU.
+_REPORTED_STATES = ("lost", "reset required", "no power", "not answering")
 
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     if check == "devices.answers":
         states = [str(row.evidence.get("state")) for row in evidence.findings.get(check, ()) if row.verdict == "fail"]
-        return not evidence.cuda_works and all(state.startswith(_ON_A_RUNG) for state in states)
+        return not evidence.cuda_works and all(state.startswith(_REPORTED_STATES) for state in states)
     if check == "devices.mig_empty":
         return not evidence.cuda_works
     if check == "devices.unread":
@@ -46,37 +49,34 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
 
 
 def _foreign_memory(evidence: Evidence) -> Signs | None:
-    """Report GPU memory used by others, unless another check reports it as held by no visible process."""
+    """Report GPU memory that other processes use, unless another check reports that no visible process uses it."""
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
-    taken = {
-        name_of(card): card
-        for card in evidence.cards
-        if (card.memory_used_bytes or 0) > FOREIGN_BYTES
-        and not card.integrated
-        and (card.processes or card.uuid not in unclaimed)
+    in_use = {
+        name_of(gpu): gpu
+        for gpu in evidence.gpus
+        if (gpu.memory_used_bytes or 0) > FOREIGN_BYTES
+        and not gpu.integrated
+        and (gpu.processes or gpu.uuid not in unclaimed)
     }
-    if not taken:
+    if not in_use:
         return None
-    used = {name: card.memory_used_bytes or 0 for name, card in taken.items()}
-    text = joined_messages(
-        [(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()]
-    )
-    if not all(map(_is_for_a_screen, taken.values())):
+    used = {name: gpu.memory_used_bytes or 0 for name, gpu in in_use.items()}
+    text = joined_messages([(name, f"{units.capacity(used[name])} by {_holders(in_use[name])}") for name in in_use])
+    if not all(map(_is_desktop, in_use.values())):
         return Signs(text, used)
     return Signs(text, used, verdict="info", title="the desktop uses GPU memory")
 
 
-def _holders(card: Device) -> str:
-    largest = sorted(card.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
+def _holders(gpu: Device) -> str:
+    largest = sorted(gpu.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
     names = [f"{process.name or 'not visible here'} ({process.pid})" for process in largest]
     return few(names, ", ") or "processes that are not listed"
 
 
-def _is_for_a_screen(card: Device) -> bool:
-    """Return whether graphics programs hold the GPU, beside a context or two of compute processes."""
-    computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
-    holds_little = None not in computing and sum(filter(None, computing)) < FOREIGN_BYTES
-    return holds_little and len(computing) < len(card.processes or ())
+def _is_desktop(gpu: Device) -> bool:
+    """Return whether graphics programs use the GPU, and other processes use less than `FOREIGN_BYTES`."""
+    sizes = [process.used_memory_bytes for process in gpu.processes or () if "graphics" not in process.kind]
+    return None not in sizes and sum(filter(None, sizes)) < FOREIGN_BYTES and len(sizes) < len(gpu.processes or ())
 
 
 GPUS: tuple[Condition, ...] = (
@@ -97,135 +97,124 @@ GPUS: tuple[Condition, ...] = (
     _check(
         id="devices.unclaimed_memory",
         title="GPU memory is in use, but no visible process holds it",
-        meaning="More than 1 GiB and 5 % of the memory is in use, and no process that NVML lists holds it.",
+        meaning="More than 1 GiB and 5 % of the memory is in use, but no process in NVML's list uses it.",
         fix="sudo fuser -v /dev/nvidia*",
     ),
-    _check(
+    _failure(
         id="devices.answers",
-        verdict="fail",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
         patterns=(r"GPU is lost", r"Unable to determine the device handle"),
     ),
-    _check(
+    _failure(
         id="devices.recovery_action",
-        verdict="fail",
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
     ),
-    _check(
+    _failure(
         id="devices.remapped_rows",
-        verdict="fail",
         title="faulty memory rows",
-        meaning="A row that no spare replaces is a permanent fault; a row that waits for a reset "
-        "stays in use until then.",
+        meaning="A row without a spare is a permanent fault. A row that waits for a reset is in use until then.",
         fix="drain the node and replace the GPU",
     ),
-    _check(
+    _failure(
         id="devices.sram_ecc",
-        verdict="fail",
         title="errors of the on-chip memory (SRAM)",
         meaning="Caches have no spares. Any uncorrected error since the driver was loaded is a failure.",
         fix="drain the node and replace the GPU",
     ),
-    _check(
+    _failure(
         id="devices.retired_pages",
-        verdict="fail",
         title="memory pages were retired",
-        meaning="GPUs up to Turing retire faulty memory pages, 64 at most; a pending one is used until a reset.",
-        fix="reset the GPU; at the limit, replace it",
+        meaning="GPUs up to Turing retire at most 64 faulty memory pages. A pending page is in use until a reset.",
+        fix="reset the GPU; at the limit, replace the GPU",
     ),
-    _check(
+    _failure(
         id="devices.ecc",
-        verdict="fail",
         title="uncorrected memory errors",
-        meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark.",
+        meaning="Results since the driver was loaded may be wrong. Corrected errors alone are a remark.",
         fix=fix_of("ecc"),
     ),
     _check(
         id="devices.unread",
         verdict="inconclusive",
         title="a GPU's health could not be read",
-        meaning="NVML supports this figure for the GPU but did not report it, or does not list the GPU.",
+        meaning="NVML supports this value for the GPU but did not report it, or NVML does not list the GPU.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
     ),
     _check(
         id="devices.busy_alone",
         title="a GPU is fully busy, but no process is on it",
-        meaning="Two readings 2 s apart show 100 %: a process is hidden from this user, or the GPU hangs.",
+        meaning="Two readings with 2 s between them show 100 %. A process is hidden from this user, or the GPU hangs.",
         fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
     ),
-    _check(
+    _failure(
         id="devices.fan",
-        verdict="fail",
         title="the fan of a hot GPU stands still",
-        meaning="The GPU is near its slowdown temperature or throttled by heat. NVML reports the intended speed.",
+        meaning="The GPU is near its slowdown temperature, or heat throttles it. NVML reports the intended fan speed.",
         fix=FIX["heat"],
     ),
     _check(
         id="devices.mig_pending",
         title="a change of MIG mode waits for a reset",
-        meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
+        meaning="MIG mode was switched, but the GPU was not reset because programs or monitors use it.",
         fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX",
     ),
     _check(
         id="devices.odd_one",
         title="a GPU differs from the others of its name",
-        meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
+        meaning="The GPU has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
         fix="compare nvidia-smi -q -i INDEX with another GPU",
     ),
     _check(
         id="devices.throttled",
         title="a GPU throttles to protect itself",
-        meaning="Heat, power or the driver lowers the clock. It is a failure if two readings show a hardware reason.",
+        meaning="Heat, power or the driver lowers the clock. A hardware reason in two readings is a failure.",
         fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
-    _check(
+    _remark(
         id="devices.violations",
-        verdict="info",
         title="limits lowered the clock",
-        meaning="The driver's counters grew between two readings. Heat and reliability are a warning.",
+        meaning="The driver's counters of limits grew between two readings. Heat and reliability are a warning.",
         fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
     ),
     _check(
         id="devices.hot",
         title="a GPU is at a temperature limit",
-        meaning="Driver and hardware lower the clock at their limits; at the shutdown temperature the GPU goes off.",
+        meaning="Driver and hardware lower the clock at a limit. At the shutdown temperature the GPU switches off.",
         fix=FIX["heat"],
     ),
     _check(
         id="devices.low_clock",
         title="a busy GPU's clock is far too low for no reported reason",
-        meaning="It is a fifth below its default or GPUs of its name. NVML gives no reason, and cannot read a lock.",
+        meaning="The clock is a fifth below its default or equal GPUs. NVML gives no reason and cannot read a lock.",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
         "`--reset-memory-clocks` for the memory clock",
     ),
-    _check(
+    _remark(
         id="devices.power_limited",
-        verdict="info",
         title="the power limit lowers a busy GPU's clock",
-        meaning="Normal at full load. It is a warning if the GPU draws less than half of the limit.",
+        meaning="This is normal at full load. If the GPU draws less than half of the limit, it is a warning.",
         fix="no action needed",
     ),
-    _check(
+    _remark(
         id="devices.clock_setting",
-        verdict="info",
         title="a setting lowers a busy GPU's clock",
-        meaning="Application clocks, a display clock or sync boost cost speed. It is a warning if a fifth is lost.",
+        meaning="Application clocks, a display clock or sync boost lower the speed. A loss of a fifth is a warning.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
     ),
     _check(
         id="devices.link_width",
         title="a busy GPU's PCIe link uses fewer lanes than it supports",
-        meaning="Copies are slower in proportion. A remark where the slot may be wired with fewer.",
+        meaning="Copies are slower in proportion. If the slot may have fewer lanes, this is a remark.",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
     ),
     _check(
         id="devices.link_generation",
         title="a busy GPU's PCIe link is slower than GPU and slot allow",
-        meaning="Each generation has twice the rate of the one before. Errors or a setting have lowered it.",
+        meaning="Each generation doubles the rate. Errors or a setting have lowered the generation.",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
     ),
     _check(
@@ -237,41 +226,38 @@ GPUS: tuple[Condition, ...] = (
     _check(
         id="devices.mig_empty",
         title="a GPU is in MIG mode without an instance",
-        meaning="In MIG mode programs use instances, and none exists, so no program can use this GPU.",
+        meaning="In MIG mode programs can use only instances. This GPU has no instance, so no program can use it.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C for an instance; or sudo nvidia-smi -i INDEX -mig 0",
     ),
-    _check(
+    _remark(
         id="devices.ecc_mode",
-        verdict="info",
         title="ECC is off now or after a reset",
-        meaning="Memory errors are neither corrected nor counted. One GPU that differs from those of its "
-        "model is a warning.",
+        meaning="Memory errors are not corrected and not counted. If GPUs of the same model differ, it is a warning.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
     ),
-    _check(
+    _remark(
         id="devices.power_limit",
-        verdict="info",
         title="the power limit is below the GPU's default",
-        meaning="It lowers the clock under load. A warning if a fifth lower, or lower than on GPUs of its name.",
+        meaning="The limit lowers the clock under load. A fifth below the default, or less than on GPUs of the same "
+        "name, is a warning.",
         fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
     ),
-    _check(
+    _remark(
         id="devices.compute_mode",
-        verdict="info",
         title="compute mode prohibited",
-        meaning="Programs get the error that the device is busy or unavailable; in exclusive mode, all but one do.",
+        meaning="Programs fail because the GPU is busy or unavailable. In exclusive mode one program can use the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
     ),
     _check(
         id="links.fabric",
         title="a GPU is not connected to the NVSwitch fabric",
-        meaning="GPUs on NVSwitches copy to each other directly only once the fabric manager has registered them.",
+        meaning="GPUs on NVSwitches copy to each other only after the fabric manager has registered them.",
         fix="sudo systemctl restart nvidia-fabricmanager; its version must match the driver's exactly",
     ),
     _check(
         id="links.inactive",
         title="NVLinks are down",
-        meaning="A remark where no bridge needs them; a failure if all links of one GPU on a board are down.",
+        meaning="It is a remark if no bridge needs the links, a failure if all links of one GPU on a board are down.",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
     ),
     _check(
@@ -283,15 +269,14 @@ GPUS: tuple[Condition, ...] = (
 )
 
 
-# Copies between GPUs over PCIe: doctor cannot check them, `explain` recognises their error texts.
+# Conditions of copies between GPUs over PCIe. doctor cannot check them; `explain` recognises their error texts.
 PEERS: tuple[Condition, ...] = (
-    Condition(
+    hint(
         id="peers.iommu",
         verdict="warn",
-        certainty="hint",
-        title="an IOMMU stands between GPUs that copy over PCIe",
-        meaning="On bare metal CUDA does not support copies between GPUs over PCIe while the IOMMU translates: they "
-        "may hang, or deliver wrong data without an error.",
+        title="an IOMMU is between GPUs that copy over PCIe",
+        meaning="On bare metal CUDA does not support copies between GPUs over PCIe while the IOMMU translates "
+        "addresses. The copies may hang, or deliver wrong data without an error.",
         fix=IOMMU_FIX,
         patterns=(
             "Missing .{0,3}iommu=pt.{0,3} from kernel command line|(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault|"
@@ -300,30 +285,29 @@ PEERS: tuple[Condition, ...] = (
             r"memcpy)\b.{0,40}\b(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
     ),
-    Condition(
+    hint(
         id="peers.acs",
         verdict="warn",
-        certainty="hint",
         title="PCIe ACS sends copies between GPUs up to the CPU",
-        meaning="Access Control Services send each copy between GPUs up to the CPU: slower, or it hangs.",
+        meaning="Access Control Services send each copy between GPUs up to the CPU. Copies are slower, or they hang.",
         fix=ACS_FIX,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
     ),
 )
 
 
-# -- under the doctor's own load ---------------------------------------------------------------------------------------
+# -- under the load of doctor ------------------------------------------------------------------------------------------
 
-# Protection reasons may appear briefly in a reading while the clock changes (DCGM's documentation).
+# One reading with a protection reason is no proof: it may appear while the clock changes (DCGM's documentation).
 LEAST_READINGS = 2
-# A reason in this share of a second's readings is lasting.
+# A reason in this share of the readings is lasting.
 SUSTAINED = 0.5
-# Figures that are read under load. Each is needed for a verdict.
+# The values that are read under load. Each is needed for a verdict.
 READ = (
     *("sm_clock_hz", "clock_reasons", "temperature_celsius", "pcie/generation", "pcie/width"),
     *("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz"),
 )
-# Facts that do not change under load, and that the checks need.
+# The checks need these facts, which do not change under load.
 _FIXED = (
     *("kind", "id", "name", "uuid", "nvml_index", "pci_address", "integrated", "compute_capability"),
     *("application_sm_clock_hz", "default_application_sm_clock_hz", "gpu_max_celsius", "slowdown_celsius"),
@@ -332,10 +316,10 @@ _FIXED = (
 
 
 def _as_loaded(evidence: Evidence) -> Facts:
-    """Return the GPUs as they ran under load, without figures read at rest, for the checks of busy GPUs."""
-    known, devices = {card.id: card for card in evidence.cards}, []
+    """Return the GPUs with their readings under load, for the checks of busy GPUs."""
+    by_id, devices = {gpu.id: gpu for gpu in evidence.gpus}, []
     for loaded in evidence.load.cards if evidence.load is not None else ():
-        card, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
+        gpu, telemetry = by_id.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
         if telemetry is None:
             continue
         clock, link = telemetry["sm_clock_hz"], telemetry["pcie"]
@@ -343,18 +327,18 @@ def _as_loaded(evidence: Evidence) -> Facts:
         reasons = {name: count for name, count in loaded.held_by.items() if count >= least[name]}
         lasting = tuple(name for name, count in reasons.items() if count >= SUSTAINED * telemetry["readings"])
         is_read = bool(reasons) or "clock_reasons" not in telemetry["unknown"]
-        on_pcie = telemetry.get("c2c_bytes_per_s") is None and not card.integrated
+        on_pcie = telemetry.get("c2c_bytes_per_s") is None and not gpu.integrated
         ends = ("generation", "width", "max_generation", "max_width")
         devices.append(
             Device(
-                **{name: getattr(card, name) for name in _FIXED},
+                **{name: getattr(gpu, name) for name in _FIXED},
                 state=live.UNDER_LOAD,
                 sm_clock_hz=clock["median"] if clock else None,
                 max_sm_clock_hz=telemetry["max_sm_clock_hz"],
                 temperature_celsius=telemetry["temperature_celsius"],
                 clock_reasons=ClockReasons(0, tuple(reasons)) if is_read else None,
                 pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
-                # A reason in most of many readings is lasting, even though the load is short.
+                # The load is short, but it has many readings.
                 changes=Changes(
                     max(telemetry.get("violations_span_s") or 0.0, live.LEAST_SPAN_S),
                     {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
@@ -371,15 +355,15 @@ def _loaded(name: str) -> Condition:
 
     def judge(evidence: Evidence) -> Signs | None:
         facts = _as_loaded(evidence)
-        of_cards = [checks.finding_of(check.id, judge_device, device, facts) for device in facts.devices]
-        return Signs.of([finding for finding in of_cards if finding is not None])
+        findings = [checks.finding_of(check.id, judge_device, device, facts) for device in facts.devices]
+        return Signs.of([finding for finding in findings if finding is not None])
 
     return Condition(
         id=f"load.{name}",
         verdict=check.verdict,
         certainty=check.certainty,
         title=f"under load: {check.title}",
-        meaning=f"Read under one second of load. {check.meaning}",
+        meaning=f"gpucheck read this under one second of load. {check.meaning}",
         fix=check.fix,
         judge=judge,
     )
@@ -393,18 +377,18 @@ def _failed(evidence: Evidence) -> Signs | None:
 def _not_run(evidence: Evidence) -> Signs | None:
     load = evidence.load
     if load is None:
-        # The load runs wherever torch works.
-        if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
+        # If torch works, the user did not select the load.
+        if evidence.torch_works or not any(gpu.nvml_index is not None for gpu in evidence.gpus):
             return None
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", (), {})
     if load.outcome == "failed":
         return None
     reasons = dict(load.left_out)
-    known = {*reasons, *(loaded.device for loaded in load.cards)}
-    # Torch did not use these GPUs: hidden, lost, or in MIG mode.
-    for card in evidence.cards:
-        if card.nvml_index is not None and card.id not in known:
-            reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
+    considered = {*reasons, *(loaded.device for loaded in load.cards)}
+    # torch did not use the other GPUs: they are hidden, lost, or in MIG mode.
+    for gpu in evidence.gpus:
+        if gpu.nvml_index is not None and gpu.id not in considered:
+            reasons[name_of(gpu)] = gpu.state or load.reason or "torch did not run on it"
     if not reasons and load.outcome == "ran":
         return None
     text = joined_messages(list(reasons.items()))
@@ -413,13 +397,13 @@ def _not_run(evidence: Evidence) -> Signs | None:
 
 def _unread_load(evidence: Evidence) -> Signs | None:
     missing: dict[str, dict[str, str]] = {}
-    for card in evidence.load.cards if evidence.load is not None else ():
-        unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
-        if lost := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
-            missing[card.device] = lost
+    for gpu in evidence.load.cards if evidence.load is not None else ():
+        unknown = {"*": gpu.reason or ""} if gpu.telemetry is None else gpu.telemetry["unknown"]
+        if unread := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
+            missing[gpu.device] = unread
     text = [
-        f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
-        for card, names in missing.items()
+        f"{gpu}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"
+        for gpu, names in missing.items()
     ]
     return Signs("; ".join(text), {"unread": missing}) if missing else None
 
@@ -433,21 +417,19 @@ LOAD: tuple[Condition, ...] = (
         judge=_failed,
     ),
     *map(_loaded, ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation")),
-    Condition(
+    proof(
         id="load.not_run",
         verdict="skip",
-        certainty="proof",
         title="not every GPU was tested under load",
-        meaning="A GPU that others use is not loaded; it is judged under their load if they keep it busy.",
+        meaning="gpucheck does not load a GPU that others use. If they keep it busy, it is judged under their load.",
         fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
-    Condition(
+    proof(
         id="load.unread",
         verdict="inconclusive",
-        certainty="proof",
         title="a GPU's state under load could not be read",
-        meaning="The load ran, but NVML did not report the figures that it supports for this GPU.",
+        meaning="The load ran, but NVML did not report all values that it supports for this GPU.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread_load,
     ),

@@ -1,4 +1,4 @@
-"""Conditions of the kernel module, the kernel's log, the GPUs that CUDA shows (masks, order), and the environment."""
+"""Conditions of the kernel module, the kernel log, the GPUs that CUDA shows (masks, order), and the environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from gpucheck import units, xid
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, JudgeCondition, Signs, found, on, proof
 from gpucheck.health import hardware, nvidia
 from gpucheck.health.nvidia import WHY_NOT_SHOWN
 from gpucheck.machine.choose import MASK, read_mask
@@ -18,26 +18,26 @@ from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
 
-def absent(evidence: Evidence) -> tuple[str, Signs] | None:
-    """Return the one condition that keeps NVIDIA's module from driving any GPU here, and its evidence, or None."""
-    driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
-    loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
-    # A working CUDA or NVML counts first, because a sandbox may pass on the driver's calls and hide its module.
+def without_module(evidence: Evidence) -> tuple[str, Signs] | None:
+    """Return the condition that keeps NVIDIA's module from all GPUs of this machine, and its signs, or None."""
+    driver, stack, gpus = evidence.driver, evidence.stack, evidence.pci_gpus
+    is_loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
+    # If CUDA or NVML works, the module is there: a sandbox may forward the driver's calls and hide the module.
     if evidence.cuda_works or driver.nvml_code == 0 or not gpus:
         return None
     addresses, drivers = [gpu.address for gpu in gpus], {gpu.driver for gpu in gpus}
     holder = next((gpu.driver for gpu in gpus if gpu.driver is not None), None)
-    held = Signs(f"{holder} drives {', '.join(addresses)}", {gpu.address: gpu.driver for gpu in gpus})
-    if drivers == {"nouveau"} or (drivers == {"nouveau", None} and not loaded):
-        return "driver.nouveau", held
+    signs = Signs(f"{holder} drives {', '.join(addresses)}", {gpu.address: gpu.driver for gpu in gpus})
+    if drivers == {"nouveau"} or (drivers == {"nouveau", None} and not is_loaded):
+        return "driver.nouveau", signs
     if drivers <= set(FOR_GUESTS):
-        return "driver.passed_through", held
-    if loaded is not False:
+        return "driver.passed_through", signs
+    if is_loaded is not False:
         return None
 
-    def on_the_bus(more: str) -> Signs:
-        known = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
-        return Signs(f"{', '.join(addresses)} on the PCI bus; {more}", {"pci_addresses": addresses, **known})
+    def on_the_bus(reason: str) -> Signs:
+        details = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+        return Signs(f"{', '.join(addresses)} on the PCI bus; {reason}", {"pci_addresses": addresses, **details})
 
     if evidence.in_container:
         return "container.host_driver", on_the_bus("the host's kernel has not loaded it")
@@ -58,74 +58,74 @@ def absent(evidence: Evidence) -> tuple[str, Signs] | None:
         return "driver.not_loaded", on_the_bus(f"the module is not loaded, and its file is for {stack.running}")
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
         return "driver.not_loaded", on_the_bus("the module is not loaded, and its libraries are installed")
-    no_file = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
-    return "driver.not_installed", on_the_bus(f"NVIDIA's module is not loaded, and {no_file}")
+    absence = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
+    return "driver.not_installed", on_the_bus(f"NVIDIA's module is not loaded, and {absence}")
 
 
-# PCI device IDs rise with the architecture. The first of Blackwell is 2901 (GB100).
+# PCI device IDs rise with the architecture. Blackwell's lowest ID is 2901 (GB100).
 FIRST_BLACKWELL = 0x2900
 
 
-def _none_comes_up(evidence: Evidence) -> bool:
+def _has_no_working_gpu(evidence: Evidence) -> bool:
     """Return whether the module is loaded but CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
-    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.pci_gpus:
         return False
-    lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
-    return (driver.nvml_code is not None or driver.cuinit_code is not None) and not lists
+    is_listed = any(gpu.nvml_index is not None and gpu.state != "lost" for gpu in evidence.gpus)
+    return {driver.nvml_code, driver.cuinit_code} != {None} and not is_listed and without_module(evidence) is None
 
 
 def _logged(pattern: str) -> JudgeCondition:
-    """Return a judge for a GPU that does not start, by the driver's line in the kernel's log."""
+    """Return a judge that reports a GPU with a line of the driver in the kernel log, if no GPU works."""
 
     def judge(evidence: Evidence) -> Signs | None:
         lines = evidence.logged(pattern)
-        return Signs(lines[-1], {"log": lines}) if lines and _none_comes_up(evidence) else None
+        return Signs(lines[-1], {"log": lines}) if lines and _has_no_working_gpu(evidence) else None
 
     return judge
 
 
 def _fallen(evidence: Evidence) -> Signs | None:
-    """Report a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
+    """Report a GPU that fell off the bus. The log alone is no proof, because a later reset may have helped."""
     lines = evidence.logged(FALLEN)
-    gone = [] if evidence.in_container else nvidia.addresses_not_listed(evidence.facts)
-    lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
-    if not lines or not (gone or lost or _none_comes_up(evidence)):
+    unlisted = [] if evidence.in_container else nvidia.addresses_not_listed(evidence.facts)
+    is_lost = evidence.driver.nvml_code == 15 or any(gpu.state == "lost" for gpu in evidence.gpus)
+    if not lines or not (unlisted or is_lost or _has_no_working_gpu(evidence)):
         return None
-    # Other GPUs may still work, so the later stages are not broken.
+    # If other GPUs work, no later stage is broken.
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
-    return Signs(lines[-1], {"log": lines, "pci_addresses_not_listed": gone}, verdict=verdict)
+    return Signs(lines[-1], {"log": lines, "pci_addresses_not_listed": unlisted}, verdict=verdict)
 
 
 def _no_power(evidence: Evidence) -> Signs | None:
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
         return Signs(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
-    dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == "no power"]
-    by_card = Signs(dead[0].message, dead[0].evidence) if dead and not evidence.cuda_works else None
-    return _logged(NO_POWER)(evidence) or by_card
+    rows = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == "no power"]
+    by_state = Signs(rows[0].message, rows[0].evidence) if rows and not evidence.cuda_works else None
+    return _logged(NO_POWER)(evidence) or by_state
 
 
 def _open_needed(evidence: Evidence) -> Signs | None:
-    if not _none_comes_up(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
+    if not _has_no_working_gpu(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
     fix = f"sudo apt install nvidia-driver-{branch}-open (Ubuntu; from NVIDIA's own repository nvidia-open), and reboot"
     lines = evidence.logged(OPEN_NEEDED)
     if lines:
         return Signs(lines[-1], {"log": lines}, fix if branch else None, certainty="proof")
-    known = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
-    new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
+    numbered = [gpu for gpu in evidence.pci_gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    new = [gpu for gpu in numbered if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
-    where = ", ".join(gpu.address for gpu in new)
-    text = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
+    addresses = ", ".join(gpu.address for gpu in new)
+    text = f"{addresses} is Blackwell or newer, and the proprietary module is loaded"
     return Signs(text, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None)
 
 
 def _not_started(evidence: Evidence) -> Signs | None:
-    """Report a GPU that the module could not start, if no other line in the log gives the cause."""
-    if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
+    """Report a GPU that the module could not start, if the log has no line with the cause."""
+    if not _has_no_working_gpu(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
     unexplained = [why for why in reasons if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
@@ -137,27 +137,24 @@ def _not_started(evidence: Evidence) -> Signs | None:
 
 KERNEL = on(
     "kernel",
-    Condition(
+    proof(
         id="driver.nouveau",
-        certainty="proof",
         title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
         meaning="nouveau is the Linux kernel's own driver for NVIDIA GPUs. It drives displays but not CUDA.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
         patterns=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
-    Condition(
+    proof(
         id="driver.passed_through",
-        certainty="proof",
         title="the GPU is reserved for a virtual machine",
-        meaning="A driver such as vfio-pci reserves the GPU for a virtual machine; this system cannot use it.",
-        fix="use it in the virtual machine; or remove its IDs from vfio-pci in /etc/modprobe.d, and reboot",
+        meaning="A driver such as vfio-pci reserves the GPU for a virtual machine. This system cannot use the GPU.",
+        fix="use the GPU in the virtual machine; or remove its IDs from vfio-pci in /etc/modprobe.d, and reboot",
     ),
-    Condition(
+    proof(
         id="driver.not_installed",
-        certainty="proof",
         title="NVIDIA's driver is not installed",
-        meaning="A GPU is on the PCI bus, but this system has no driver for it.",
+        meaning="A GPU is on the PCI bus, but its driver is not installed.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
         patterns=(
             r"Found no NVIDIA driver on your system",
@@ -167,14 +164,13 @@ KERNEL = on(
     Condition(
         id="driver.other_kernel",
         title="NVIDIA's module was built for another kernel",
-        meaning="The kernel was updated and the module was not, usually because the kernel headers are missing.",
-        settle="`dkms status` lists the kernels for which it was built",
+        meaning="The kernel was updated without the module, usually because the kernel headers are missing.",
+        settle="`dkms status` lists the kernels for which the module was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
         patterns=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
-    Condition(
+    proof(
         id="driver.signature_rejected",
-        certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
         meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
@@ -190,27 +186,24 @@ KERNEL = on(
         nvml=(9,),
         patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
-    Condition(
+    proof(
         id="container.host_driver",
-        certainty="proof",
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
     ),
-    Condition(
+    proof(
         id="gpu.fallen_off",
         stage="hardware",
-        certainty="proof",
         title="the GPU has fallen off the bus",
-        meaning="It stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken.",
+        meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken.",
         fix=FIX["lost"],
         judge=_fallen,
         patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
     ),
-    Condition(
+    proof(
         id="gpu.no_power",
         stage="hardware",
-        certainty="proof",
         title="GPU power cable not connected",
         meaning="The GPU needs auxiliary power and will not start without it.",
         fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
@@ -218,10 +211,9 @@ KERNEL = on(
         nvml=(8,),
         patterns=(NO_POWER, r"NVML_ERROR_INSUFFICIENT_POWER"),
     ),
-    Condition(
+    proof(
         id="gpu.no_address_space",
         stage="hardware",
-        certainty="proof",
         title="the firmware gave the GPU no address space",
         meaning="Its memory window (BAR) has no addresses: the firmware keeps all windows below 4 GiB.",
         fix="switch on Above 4G Decoding in the firmware; in a virtual machine, widen its memory window",
@@ -232,11 +224,10 @@ KERNEL = on(
             r"\bBAR \d+:? .{0,40}(can't assign; no space|failed to assign|no space for)",
         ),
     ),
-    Condition(
+    proof(
         id="driver.unsupported_card",
-        certainty="proof",
         title="this driver does not support the GPU",
-        meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
+        meaning="The GPU is too new for this driver, or so old that it needs a legacy driver.",
         fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),
         patterns=(UNSUPPORTED,),
@@ -253,13 +244,13 @@ KERNEL = on(
     Condition(
         id="driver.card_not_started",
         title="NVIDIA's module cannot start the GPU",
-        meaning="Wrong firmware files, a GPU that needs a power cycle and a broken GPU look the same.",
-        settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
+        meaning="The firmware files are wrong, the GPU needs a power cycle, or it is broken: all look the same.",
+        settle="if a power cycle helps, the cause was the GPU's state; if another driver helps, the driver",
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
         patterns=(NOT_STARTED,),
     ),
-    by=absent,
+    by=without_module,
 )
 
 
@@ -273,7 +264,7 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
         title="Xid errors in the kernel log",
-        meaning="A failure if NVIDIA's catalogue asks for a reset or a reboot and the driver was not reloaded since.",
+        meaning="An Xid is a failure if NVIDIA asks for a reset or a reboot and the driver was not reloaded later.",
         fix="sudo dmesg -T | grep -i xid",
         judge=found("log.xid"),
         patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
@@ -290,17 +281,16 @@ LOG: tuple[Condition, ...] = (
         id=hardware.NVLINK,
         title="NVLink setup failed",
         meaning="Links were not found: copies between GPUs fall back to PCI Express or hang.",
-        settle="`nvidia-smi nvlink --status` lists the links; the failure is past if the driver was reloaded since",
+        settle="`nvidia-smi nvlink --status` lists the links; a reload of the driver ends the failure",
         fix=xid.REBOOT,
         judge=found(hardware.NVLINK),
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
     ),
-    Condition(
+    proof(
         id="log.unreadable",
         verdict="skip",
-        certainty="proof",
         title="the kernel log could not be read: Xid errors unknown",
-        meaning="Reading the kernel log usually requires root. A log that cannot be read may still contain errors.",
+        meaning="Reading the kernel log usually requires root. The log may contain errors that gpucheck cannot see.",
         fix="sudo dmesg | grep -i xid",
         judge=_unreadable,
     ),
@@ -312,64 +302,64 @@ REFUSED = 101
 
 
 def _listed(evidence: Evidence) -> list[Device]:
-    cards = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
-    return sorted(cards, key=lambda card: card.nvml_index or 0)
+    gpus = [gpu for gpu in evidence.gpus if gpu.nvml_index is not None and gpu.parent_uuid is None]
+    return sorted(gpus, key=lambda gpu: gpu.nvml_index or 0)
 
 
 def _shown(evidence: Evidence) -> list[Device]:
-    return [card for card in evidence.cards if card.cuda_index is not None]
+    return [gpu for gpu in evidence.gpus if gpu.cuda_index is not None]
 
 
 def _masked(evidence: Evidence) -> tuple[str, Signs] | None:
-    """Return the mask condition that holds, and its evidence, if cuInit's result is reliable."""
+    """Return the condition of the mask that holds, and its signs, if cuInit's result is reliable."""
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*RELIABLE_CUINIT, REFUSED):
         return None
-    # CUDA's order without a mask is unknown, but any order serves for counting.
+    # The order of the devices does not matter, because only their number is used.
     instances = [device for device in evidence.facts.devices if device.parent_uuid is not None]
-    reading = read_mask(value, [device.uuid for device in (*_listed(evidence), *instances)])
+    mask = read_mask(value, [device.uuid for device in (*_listed(evidence), *instances)])
     shown, count = len(_shown(evidence)), len(_listed(evidence))
-    details = {MASK: value, "shown": shown, "by_cuda_rules": len(reading.shown)}
+    details = {MASK: value, "shown": shown, "by_cuda_rules": len(mask.shown)}
 
-    def seen(effect: str, certainty: Certainty | None = None) -> Signs:
-        text = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in reading.entries)}"
-        # Slurm sets NoDevFiles for a job without GPUs, so the GPUs here belong to other jobs.
+    def signs(effect: str, certainty: Certainty | None = None) -> Signs:
+        text = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in mask.entries)}"
+        # Slurm sets NoDevFiles for a job without GPUs.
         return Signs(text, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
 
     if not shown and evidence.driver.cuinit_code == REFUSED:
-        # If the mask names existing GPUs, it may be refused for another reason.
-        return "mask.hides_all", seen(f"is refused: cuInit returns {REFUSED}", "hint" if reading.shown else None)
+        # If the mask names existing GPUs, the refusal may have another reason.
+        return "mask.hides_all", signs(f"is refused: cuInit returns {REFUSED}", "hint" if mask.shown else None)
     if not shown:
-        # Without NVML's list, only a mask that would hide every GPU counts. A UUID may belong to an existing GPU.
-        if reading.shown or (not count and value.strip().startswith(("GPU-", "MIG-"))):
+        # Without NVML's list, a UUID may belong to an existing GPU.
+        if mask.shown or (not count and value.strip().startswith(("GPU-", "MIG-"))):
             return None
-        return "mask.hides_all", seen(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
-    if any(entry.is_odd for entry in reading.entries):
+        return "mask.hides_all", signs(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
+    if any(entry.is_odd for entry in mask.entries):
         effect = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
-        return "mask.shows_fewer", seen(effect)
-    asked = sum(entry.asks for entry in reading.entries)
+        return "mask.shows_fewer", signs(effect)
+    requested = sum(entry.asks for entry in mask.entries)
     # The mask is not the cause if it names existing GPUs that CUDA does not show.
-    left_out = count > 0 and len(reading.shown) > shown
-    divided = instances or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
-    if asked <= shown or left_out or divided:
+    has_other_cause = count > 0 and len(mask.shown) > shown
+    is_divided = instances or any(gpu.mig is not None and gpu.mig.enabled for gpu in evidence.gpus)
+    if requested <= shown or has_other_cause or is_divided:
         return None
-    return "mask.shows_fewer", seen(f"asks for {asked} GPUs and shows {shown}")
+    return "mask.shows_fewer", signs(f"asks for {requested} GPUs and shows {shown}")
 
 
 def _order(evidence: Evidence) -> Signs | None:
-    """Report different numbering: CUDA counts the fastest GPU first, nvidia-smi by PCI address."""
+    """Report different orders: CUDA counts the fastest GPU first, nvidia-smi the lowest PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
-    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
-    order = [card.nvml_index for card in both]
+    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda gpu: gpu.cuda_index or 0)
+    order = [gpu.nvml_index for gpu in both]
     if order == sorted(order, key=lambda index: index or 0):
         return None
-    rows = [f"cuda:{card.cuda_index} is nvidia-smi's {card.nvml_index} ({card.name or 'a GPU'})" for card in both]
+    rows = [f"cuda:{gpu.cuda_index} is nvidia-smi's {gpu.nvml_index} ({gpu.name or 'a GPU'})" for gpu in both]
     return Signs("; ".join(rows), {"nvml_indices_in_cuda_order": order})
 
 
 def _count(evidence: Evidence) -> Signs | None:
-    """Report that CUDA and NVML, or CUDA and torch (which parses the mask itself), count different GPUs."""
+    """Report that CUDA and NVML, or CUDA and torch, count different GPUs. torch parses the mask with its own code."""
     by_driver = found("devices.cuda_shows_fewer")(evidence)
     count, shown = evidence.probe.count or 0, len(_shown(evidence))
     # If torch sees no GPU, another condition reports the reason.
@@ -388,28 +378,25 @@ def _count(evidence: Evidence) -> Signs | None:
 MASKS: tuple[Condition, ...] = (
     *on(
         "devices",
-        Condition(
+        proof(
             id="mask.hides_all",
-            certainty="proof",
             title="CUDA_VISIBLE_DEVICES hides every GPU",
             meaning="An empty value, -1, or a first entry that matches no GPU hides all, and torch gives no reason.",
             fix="unset CUDA_VISIBLE_DEVICES",
             patterns=(r"No CUDA GPUs are available",),
         ),
-        Condition(
+        proof(
             id="mask.shows_fewer",
             verdict="warn",
-            certainty="proof",
             title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
-            meaning="The first entry that matches no GPU ends the list; CUDA reads `0;1` and `0x1` as 0.",
+            meaning="The first entry that matches no GPU ends the list. CUDA reads `0;1` and `0x1` as 0.",
             fix="use only GPUs that exist; `nvidia-smi -L` lists them",
         ),
         by=_masked,
     ),
-    Condition(
+    proof(
         id="devices.order",
         verdict="warn",
-        certainty="proof",
         title="CUDA and nvidia-smi number the GPUs differently",
         meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -423,20 +410,19 @@ MASKS: tuple[Condition, ...] = (
         fix=WHY_NOT_SHOWN,
         judge=_count,
     ),
-    Condition(
+    proof(
         id="devices.unlisted",
         verdict="warn",
-        certainty="proof",
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The missing GPU has another kernel driver, is not supported by this driver, or failed to start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
-        # Another condition reports a driver that lists no GPU at all.
+        # Another condition reports a driver without any GPU.
         judge=lambda evidence: found("devices.unlisted")(evidence) if _listed(evidence) else None,
     ),
 )
 
 
-# Less shared memory than this is reported. Docker's default is 64 MiB, too little for the image batches of two workers.
+# Less shared memory is reported. Docker's default of 64 MiB is too little for the image batches of two workers.
 SMALL_SHM_BYTES = 2**30
 
 
@@ -451,17 +437,16 @@ def _small_shm(evidence: Evidence) -> Signs | None:
     size = evidence.stack.shm_bytes
     if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
         return None
-    pod = "mount a volume emptyDir with medium: Memory at /dev/shm" if evidence.host.container == "kubernetes" else None
-    return Signs(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, pod)
+    fix = "mount a volume emptyDir with medium: Memory at /dev/shm" if evidence.host.container == "kubernetes" else None
+    return Signs(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, fix)
 
 
 ENVIRONMENT: tuple[Condition, ...] = (
-    Condition(
+    proof(
         id="environment.launch_blocking",
         verdict="warn",
-        certainty="proof",
         title="CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel",
-        meaning="It is for debugging: host and device no longer work at the same time, and everything is slower.",
+        meaning="The variable is for debugging: host and device do not work at the same time, so programs are slower.",
         fix="unset CUDA_LAUNCH_BLOCKING",
         judge=_launch_blocking,
     ),
@@ -469,7 +454,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         id="environment.small_shm",
         verdict="warn",
         title="this container has little shared memory",
-        meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
+        meaning="A DataLoader's workers pass batches through /dev/shm. A bus error ends them if /dev/shm is full.",
         fix="start the container with --shm-size=8g or --ipc=host",
         judge=_small_shm,
         patterns=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),

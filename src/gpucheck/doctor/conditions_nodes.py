@@ -1,4 +1,4 @@
-"""Conditions of the driver's device nodes and libraries, also in containers, WSL and on a Jetson."""
+"""Conditions of the driver's device nodes and libraries, including containers, WSL and Jetsons."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from dataclasses import replace
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, answered, on
-from gpucheck.doctor.conditions_kernel import absent
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Signs, cuinit_signs, on, proof
+from gpucheck.doctor.conditions_kernel import without_module
 from gpucheck.health.nvidia import KEPT_OUT, WSL_NODE
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
 from gpucheck.machine.stack import ONE_VERSION, DeviceNode, Library, are_mixed_packages, is_compat, is_stub, version_of
@@ -18,23 +18,23 @@ CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
 # A device control group refuses with EPERM, a security module with EACCES.
 REFUSALS = (errno.EPERM, errno.EACCES)
-# No driver has the node's device number: the module was reloaded with another number, or unloaded.
+# No driver has the node's device number. The module was unloaded, or loaded again with another number.
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
 
 
-def _card_nodes(evidence: Evidence) -> list[DeviceNode]:
+def _gpu_nodes(evidence: Evidence) -> list[DeviceNode]:
     return [node for node in evidence.stack.nodes if re.fullmatch(r"/dev/nvidia\d+", node.path)]
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Return whether the module is loaded but its control node, or in a container every GPU's node, is missing."""
+    """Return whether the module is loaded but lacks its control node, or in a container the nodes of all GPUs."""
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
-    if absent(evidence) is not None or evidence.stack.devices is None:
+    if without_module(evidence) is not None or evidence.stack.devices is None:
         return False
-    no_card = bool(evidence.gpus) and not _card_nodes(evidence) and evidence.in_container
-    return evidence.stack.node(CONTROL) is None or no_card
+    lacks_gpus = bool(evidence.pci_gpus) and not _gpu_nodes(evidence) and evidence.in_container
+    return evidence.stack.node(CONTROL) is None or lacks_gpus
 
 
 def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
@@ -43,25 +43,22 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Signs] | None:
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if not evidence.in_container:
         text = f"the module is loaded, but {CONTROL} does not exist"
-        return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.gpus else None
+        return ("driver.nodes_missing", Signs(text, {"kernel_module_loaded": True})) if evidence.pci_gpus else None
     details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
-    text, title = (
-        f"the host's kernel runs NVIDIA's module, but {', '.join(nodes) or 'nothing'} of it is in /dev",
-        None,
-    )
+    text, title = f"the host runs NVIDIA's module, but its nodes are incomplete ({', '.join(nodes) or 'none'})", None
     if value in KEPT_OUT:
         text, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
     return "container.no_gpu", Signs(text, details, fixes.start_with_gpus(evidence.host), title=title)
 
 
 def _denied(evidence: Evidence) -> Signs | None:
-    """Report missing permissions on device nodes. GPU nodes count only if none can be opened, because one is enough."""
+    """Report missing permissions on device nodes. One accessible GPU node is enough."""
     if evidence.cuda_works:
         return None
-    of_cards = [node.path for node in _card_nodes(evidence)]
+    of_gpus = [node.path for node in _gpu_nodes(evidence)]
     denied = [node.path for node in evidence.stack.nodes if not (node.readable and node.writable)]
     shared = [path for path in denied if path in (CONTROL, MEMORY, WSL_NODE)]
-    paths = [*shared, *(of_cards if set(of_cards) <= set(denied) else ())]
+    paths = [*shared, *(of_gpus if set(of_gpus) <= set(denied) else ())]
     if not paths:
         return None
     fix = f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
@@ -76,12 +73,12 @@ def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
 
 
 def _refused(evidence: Evidence) -> Signs | None:
-    """Report nodes that a device control group or a security module blocks although their permissions allow it."""
+    """Report nodes that cannot be opened although their permissions allow it."""
     refused = _opened_with(evidence, *REFUSALS)
     if not refused:
         return None
     names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items())
-    text = f"the permissions of the nodes allow it, but opening {names} is refused"
+    text = f"opening {names} is refused, although the nodes' permissions allow it"
     details = {"refused": list(refused), "nvml_code": evidence.driver.nvml_code}
     if not evidence.in_container:
         return Signs(text, details, fixes.ASK_THE_SCHEDULER)
@@ -107,7 +104,7 @@ def _wsl_without_gpu(evidence: Evidence) -> Signs | None:
 
 
 def _wsl_shadowed(evidence: Evidence) -> Signs | None:
-    """Report a Linux libcuda in WSL. It needs device nodes that WSL does not have; Windows' libcuda uses /dev/dxg."""
+    """Report a Linux libcuda in WSL, where only Windows' libcuda works (through /dev/dxg)."""
     path = evidence.driver.libcuda_path
     if not evidence.host.wsl or evidence.in_container or evidence.cuda_works:
         return None
@@ -123,18 +120,19 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
 
 
 def without_compute(evidence: Evidence) -> bool:
-    given = evidence.in_container and LIBCUDA not in evidence.loadable
+    """Return whether a container has libnvidia-ml but not libcuda."""
+    lacks_libcuda = evidence.in_container and LIBCUDA not in evidence.loadable and cuda_not_loaded(evidence)
     has_nvml = evidence.driver.nvml_code not in (None, LIBRARY_NOT_FOUND) or NVML in evidence.loadable
-    return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
+    return lacks_libcuda and has_nvml and evidence.is_nvidia_here
 
 
 def _no_compute(evidence: Evidence) -> Signs | None:
     if not without_compute(evidence):
         return None
-    asked = evidence.value(CAPABILITIES)
-    left_out = asked is not None and not {"compute", "all"} & set(asked.replace(" ", "").split(","))
-    text = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml exists, but libcuda does not"
-    return Signs(text, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
+    value = evidence.value(CAPABILITIES)
+    if value is not None and not {"compute", "all"} & set(value.replace(" ", "").split(",")):
+        return Signs(f"{CAPABILITIES}={value} leaves out compute", {CAPABILITIES: value}, certainty="proof")
+    return Signs("libnvidia-ml exists, but libcuda does not", {CAPABILITIES: value})
 
 
 NODES = on(
@@ -142,8 +140,8 @@ NODES = on(
     Condition(
         id="container.no_gpu",
         title="this container was started without a GPU",
-        meaning="It did not get the device nodes, and CUDA then often reports an insufficient driver version.",
-        settle="the same image started with --gpus all finds it",
+        meaning="The container has no device nodes. CUDA then often reports an insufficient driver version.",
+        settle="the same image finds the GPU if it is started with --gpus all",
         fix=fixes.START_WITH_GPUS,
         patterns=(
             "WARNING: The NVIDIA Driver was not detected|CUDA driver version is insufficient for CUDA runtime version",
@@ -152,13 +150,12 @@ NODES = on(
     Condition(
         id="driver.nodes_missing",
         title="the driver's device nodes are missing",
-        meaning="/dev has no nodes for the loaded module. nvidia-modprobe (root's, set-user-ID) creates them.",
-        settle="`ls -l /dev/nvidia*` shows them afterwards",
+        meaning="/dev has no nodes for the loaded module. nvidia-modprobe creates them.",
+        settle="`ls -l /dev/nvidia*` shows the nodes after the fix",
         fix="sudo nvidia-modprobe -c 0 -u",
     ),
-    Condition(
+    proof(
         id="driver.node_hangs",
-        certainty="proof",
         title="opening the driver's device node hangs",
         meaning="Opening the node waits in the kernel and never returns. Every program that uses the GPU hangs.",
         settle="`ps -eo pid,stat,wchan,comm | grep ' D'` shows processes that wait in the driver",
@@ -168,7 +165,7 @@ NODES = on(
     Condition(
         id="container.devices_lost",
         title="a control group blocks the driver's device nodes",
-        meaning="`systemctl daemon-reload` or another change of its control group took the devices away.",
+        meaning="`systemctl daemon-reload` or another change of the control group removed the container's devices.",
         settle="a new container of the same image works",
         fix=f"recreate the container; to prevent it, pass the GPUs by CDI (on the host, once: {fixes.CDI}; then "
         "--device nvidia.com/gpu=all), or create the links in /dev/char with `nvidia-ctk system "
@@ -177,9 +174,8 @@ NODES = on(
         nvml=(999,),
         patterns=(r"Failed to initialize NVML: Unknown Error",),
     ),
-    Condition(
+    proof(
         id="driver.nodes_denied",
-        certainty="proof",
         title="no permission to open the driver's device nodes",
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node.",
         fix="join the nodes' group (often video or render): sudo usermod -aG video $USER, then log in again",
@@ -190,16 +186,16 @@ NODES = on(
     Condition(
         id="driver.nodes_stale",
         title="the device nodes belong to an earlier driver",
-        meaning="/dev/nvidia-uvm gets a new number with each load of its module; a container keeps the old one.",
+        meaning="Each load of the module gives /dev/nvidia-uvm a new number. A running container has the old number.",
         settle="`grep nvidia /proc/devices` lists the current major numbers, `ls -l /dev/nvidia*` the numbers of the "
         "nodes",
-        fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
+        fix="recreate the container; without a container: sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
         judge=_stale,
     ),
     Condition(
         id="wsl.no_gpu",
         title="Windows gives this WSL no GPU",
-        meaning="WSL 2 has the GPU as /dev/dxg. WSL 1, an old WSL kernel, or a Windows without the GPU has not.",
+        meaning="WSL 2 has the GPU as /dev/dxg. WSL 1, an old WSL kernel, or a Windows without a GPU has no /dev/dxg.",
         settle="`wsl --list --verbose` in Windows shows version 2, and nvidia-smi in Windows shows the GPU",
         fix="in Windows: wsl --update, then wsl --shutdown; for version 1: wsl --set-version NAME 2",
         judge=_wsl_without_gpu,
@@ -208,7 +204,7 @@ NODES = on(
         id="wsl.shadowed",
         stage="libraries",
         title="a Linux driver's libcuda hides the Windows one",
-        meaning="A driver installed inside Linux needs device nodes that WSL does not have.",
+        meaning="A driver that is installed inside Linux needs device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
@@ -217,7 +213,7 @@ NODES = on(
         id="container.no_compute",
         stage="libraries",
         title="this container has NVML but not CUDA's driver",
-        meaning="The toolkit mounts libraries by capability: utility provides NVML, compute libcuda.",
+        meaning="NVIDIA Container Toolkit mounts libraries by capability: utility is NVML, compute is libcuda.",
         settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",
         fix="start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         judge=_no_compute,
@@ -231,7 +227,7 @@ NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
 
 
 def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
-    """Return the condition that keeps the loader from finding a usable libcuda, with its signs, or None."""
+    """Return the condition that keeps the loader from a usable libcuda, and its signs, or None."""
     error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
         return None
@@ -240,12 +236,12 @@ def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
     if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
     stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
-    known = filter(None, [evidence.loadable.get(LIBCUDA), *stray])
-    library = next((library for library in known if library.is_usable), None)
+    installed = filter(None, [evidence.loadable.get(LIBCUDA), *stray])
+    library = next((library for library in installed if library.is_usable), None)
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
-    # A missing libcuda is expected without a driver or its nodes.
-    if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
+    # Without a driver or its nodes, libcuda is not expected.
+    if without_module(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
     return "library.cuda_missing", _missing(evidence)
 
@@ -253,27 +249,27 @@ def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
 def _broken(evidence: Evidence) -> Signs:
     error = evidence.driver.cuinit_error or ""
     libraries = (*evidence.stack.path_libraries, *evidence.stack.libraries)
-    found = [library.path for library in libraries if library.name == LIBCUDA]
-    details = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
-    mend = "remove it if it is empty or does not belong here, else reinstall the driver's libraries; then sudo ldconfig"
-    return Signs(error, details, f"ls -l {found[0]}; {mend}" if found else None)
+    paths = [library.path for library in libraries if library.name == LIBCUDA]
+    details = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": paths}
+    repair = "remove an empty or foreign file, else reinstall the driver's libraries; then sudo ldconfig"
+    return Signs(error, details, f"ls -l {paths[0]}; {repair}" if paths else None)
 
 
 def _not_searched(evidence: Evidence, library: Library) -> Signs:
-    folder, searched = library.path.rpartition("/")[0], LIBCUDA in evidence.loadable
+    folder, is_searched = library.path.rpartition("/")[0], LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
-    if "/run/opengl-driver/" in folder:  # the loader of NixOS has neither a cache nor built-in folders
+    if "/run/opengl-driver/" in folder:  # the loader of NixOS has no cache and no built-in folders
         fix = f"export LD_LIBRARY_PATH={folder}"
-    elif not searched:
+    elif not is_searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
-    missed = "the loader's cache does not contain it" if searched else "the loader does not search there"
-    return Signs(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
+    reason = "the loader's cache does not contain it" if is_searched else "the loader does not search there"
+    return Signs(f"{library.path} exists, but {reason}", {"libcuda": library.path}, fix=fix)
 
 
 def _missing(evidence: Evidence) -> Signs:
     details = {"kernel_module_version": evidence.driver.kernel_module_version}
     if evidence.in_container:
-        fix = f"{fixes.start_with_gpus(evidence.host)}: passing only /dev/nvidia* does not provide the libraries"
+        fix = f"{fixes.start_with_gpus(evidence.host)}: /dev/nvidia* alone does not provide the libraries"
         return Signs("the device nodes are in this container, but the driver's libraries are not", details, fix)
     branch = (evidence.driver.kernel_module_version or "*").partition(".")[0]
     fix = f"sudo apt install libnvidia-compute-{branch} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)"
@@ -281,39 +277,39 @@ def _missing(evidence: Evidence) -> Signs:
 
 
 def _stub(evidence: Evidence) -> Signs | None:
-    path = evidence.driver.libcuda_path
-    by_path = path is not None and is_stub(path) and evidence.driver.cuinit_code not in (0, None)
-    return answered(evidence, f"it is {path}" if path else "") if evidence.driver.cuinit_code == 34 or by_path else None
+    path, code = evidence.driver.libcuda_path, evidence.driver.cuinit_code
+    is_stubbed = code == 34 or (path is not None and is_stub(path) and code not in (0, None))
+    return cuinit_signs(evidence, f"it is {path}" if path else "") if is_stubbed else None
 
 
 def _compat(evidence: Evidence) -> Signs | None:
-    """Report errors 803 and 804 of a forward-compatibility package that does not suit this driver or this GPU."""
-    # Any libcuda newer than the module causes 804, also after an update or from an old file.
+    """Report errors 803 and 804 of a forward-compatibility package that does not fit this driver or this GPU."""
+    # Every libcuda that is newer than the module causes 804, for example after an update.
     driver, path = evidence.driver, evidence.driver.libcuda_path
     by_folder = path is not None and is_compat(path)
-    explained = other_version(evidence) or driver.nvml_code == DRIVER_MISMATCH
-    if driver.cuinit_code not in (803, 804) or not (by_folder or (driver.cuinit_code == 804 and not explained)):
+    is_explained = other_version(evidence) or driver.nvml_code == DRIVER_MISMATCH
+    if driver.cuinit_code not in (803, 804) or not (by_folder or (driver.cuinit_code == 804 and not is_explained)):
         return None
-    given = from_variable(evidence, path)
-    through = f", through LD_LIBRARY_PATH ({given})" if given is not None else ""
+    folder = from_variable(evidence, path)
+    through = f", through LD_LIBRARY_PATH ({folder})" if folder is not None else ""
     text = f"{path} is loaded with the kernel module {driver.kernel_module_version or 'of unknown version'}{through}"
     title = "forward compatibility is not supported on this GPU" if driver.cuinit_code == 804 else None
-    return replace(answered(evidence, text), title=title)
+    return replace(cuinit_signs(evidence, text), title=title)
 
 
 def from_variable(evidence: Evidence, path: str | None) -> str | None:
-    """Return the folder in LD_LIBRARY_PATH without which the loader would not have found `path`, or None."""
+    """Return the entry of LD_LIBRARY_PATH without which the loader would not find `path`, or None."""
     if path is None or any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
     for library in evidence.stack.path_libraries:
         if path in (library.path, library.real_path):
             return library.path.rpartition("/")[0]
-    written = evidence.stack.path_folders.get(path.rpartition("/")[0])
-    return None if written is None else written.rstrip("/")
+    entry = evidence.stack.path_folders.get(path.rpartition("/")[0])
+    return None if entry is None else entry.rstrip("/")
 
 
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
-    """Return the versions of the loaded libcuda and of the kernel module, if both are known and differ."""
+    """Return the versions of libcuda and the kernel module if they differ; None if they are equal or unknown."""
     path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
     library = evidence.libcuda_version
     if path is None or module is None or library is None or library == module or is_compat(path) or is_stub(path):
@@ -322,20 +318,20 @@ def other_version(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def _other_version(evidence: Evidence) -> Signs | None:
-    """Report a libcuda of another version while NVML matches the module, if CUDA does not work."""
-    # A libcuda from LD_LIBRARY_PATH that returns 803 counts too, even if its file name has no version.
+    """Report a libcuda of another version if CUDA does not work and NVML matches the module."""
     versions, code = other_version(evidence), evidence.driver.cuinit_code
-    given = from_variable(evidence, evidence.driver.libcuda_path)
+    folder = from_variable(evidence, evidence.driver.libcuda_path)
     if code in (None, 0) or evidence.driver.nvml_code == DRIVER_MISMATCH or _stub(evidence) or _compat(evidence):
         return None
-    if versions is None and not (code == 803 and given is not None):
+    # A libcuda from LD_LIBRARY_PATH that returns 803 counts even if its file name has no version.
+    if versions is None and not (code == 803 and folder is not None):
         return None
-    text = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
-    brought = f"LD_LIBRARY_PATH brought libcuda from {given}" if given is not None else ""
-    fix = fixes.out_of_library_path([given]) if given is not None else None
+    by_version = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
+    by_folder = f"LD_LIBRARY_PATH brought libcuda from {folder}" if folder is not None else ""
+    fix = fixes.out_of_library_path([folder]) if folder is not None else None
     certainty: Certainty | None = "proof" if versions is not None and code == 803 else None
-    text = "; ".join(filter(None, (text, brought)))
-    return answered(evidence, text, fix=fix, certainty=certainty, LD_LIBRARY_PATH=given)
+    text = "; ".join(filter(None, (by_version, by_folder)))
+    return cuinit_signs(evidence, text, fix=fix, certainty=certainty, LD_LIBRARY_PATH=folder)
 
 
 def _mismatch(evidence: Evidence) -> Signs | None:
@@ -347,26 +343,26 @@ def _mismatch(evidence: Evidence) -> Signs | None:
     loaded = version_of(driver.nvml_path) or evidence.libcuda_version
     library = loaded or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
-    differ = library is not None and module is not None and library != module
-    known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
-    given = from_variable(evidence, driver.nvml_path) or from_variable(evidence, driver.libcuda_path)
+    texts = [f"NVML returns {DRIVER_MISMATCH}" if driver.nvml_code == DRIVER_MISMATCH else "cuInit returns 803"]
+    if library is not None and module is not None and library != module:
+        texts.append(f"the libraries are {library}, the loaded module is {module}")
+    folder = from_variable(evidence, driver.nvml_path) or from_variable(evidence, driver.libcuda_path)
     fix = None  # The condition's own fix applies: load the new module.
-    if given is not None:
-        known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought them from {given}"
-        fix = fixes.out_of_library_path([given])
+    if folder is not None:
+        texts.append(f"LD_LIBRARY_PATH brought the libraries from {folder}")
+        fix = fixes.out_of_library_path([folder])
     elif evidence.in_container:
         fix = "recreate the container: it has the host's libraries from before an update"
     elif loaded and module and are_mixed_packages(loaded, module):
         fix = ONE_VERSION
-    who = f"NVML returns {DRIVER_MISMATCH}" if driver.nvml_code == DRIVER_MISMATCH else "cuInit returns 803"
-    text = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
+    text = "; ".join(texts) if texts[1:] else f"{texts[0]}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
-    # Torch works if CUDA works, and only NVML's figures are missing.
+    # If CUDA works, torch works too, and only NVML's values are missing.
     return Signs(text, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
 
 
 def _no_nvml(evidence: Evidence) -> Signs | None:
-    """Report missing NVML, which torch does not need. A Jetson may have none."""
+    """Report a missing NVML, which torch does not need. A Jetson may have no NVML."""
     driver = evidence.driver
     is_missing = driver.nvml_code == LIBRARY_NOT_FOUND and driver.libcuda_path is not None
     if not is_missing or evidence.stack.jetson or not evidence.is_nvidia_here:
@@ -377,44 +373,40 @@ def _no_nvml(evidence: Evidence) -> Signs | None:
 
 LIBRARY = on(
     "libraries",
-    Condition(
+    proof(
         id="library.broken",
-        certainty="proof",
         title="libcuda cannot be loaded",
         meaning="The loader rejects the file: it is empty (as in some images), damaged, or for another processor.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
-    Condition(
+    proof(
         id="library.cuda_not_searched",
-        certainty="proof",
         title="the loader does not find the installed libcuda",
-        meaning="It is outside the search path, or ldconfig did not make the cache.",
+        meaning="libcuda is outside the loader's search path, or the loader's cache is old.",
         fix="sudo ldconfig",
     ),
     Condition(
         id="library.cuda_missing",
         title="libcuda, CUDA's driver library, is missing",
-        meaning="The kernel module is installed and the library is not: distributions split the driver.",
+        meaning="The kernel module is installed without the library: distributions split the driver into packages.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
         patterns=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
-    Condition(
+    proof(
         id="library.stub",
-        certainty="proof",
         title="libcuda is a stub",
-        meaning="A CUDA toolkit has a libcuda only for linking, in a folder stubs. LD_LIBRARY_PATH has that folder.",
+        meaning="A CUDA toolkit has a libcuda only for linking, in a folder stubs. LD_LIBRARY_PATH has this folder.",
         fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
         patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
     ),
-    Condition(
+    proof(
         id="library.compat_driver",
-        certainty="proof",
         title="the forward-compatibility package does not match this driver",
-        meaning="cuda-compat is for certain older kernel modules and data centre GPUs alone.",
+        meaning="cuda-compat supports only certain older kernel modules and data centre GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
         cuinit=(803, 804),
@@ -426,17 +418,16 @@ LIBRARY = on(
     Condition(
         id="library.other_version",
         title="libcuda and the kernel module differ in version",
-        meaning="Another libcuda than the driver's own comes first, by LD_LIBRARY_PATH or from another driver.",
-        settle="CUDA starts once the other file is removed",
-        fix="remove the other driver's packages (`dpkg -S` shows which package owns it), then sudo ldconfig",
+        meaning="The loader finds another libcuda before the driver's, by LD_LIBRARY_PATH or from another driver.",
+        settle="CUDA starts after the other file is removed",
+        fix="remove the other driver's packages (`dpkg -S FILE` shows the package of libcuda), then sudo ldconfig",
         judge=_other_version,
         cuinit=(803,),
     ),
-    Condition(
+    proof(
         id="driver.mismatch",
-        certainty="proof",
         title="driver libraries and loaded kernel module differ in version",
-        meaning="The driver was updated, but its old module is loaded: every program that starts now fails.",
+        meaning="The driver was updated, but the old module is loaded, so every program that starts now fails.",
         fix="sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm "
         "nvidia && sudo modprobe nvidia",
         judge=_mismatch,
@@ -447,12 +438,11 @@ LIBRARY = on(
             "unsupported display driver / cuda driver combination|API mismatch: the client has the version",
         ),
     ),
-    Condition(
+    proof(
         id="library.nvml_missing",
         verdict="warn",
-        certainty="proof",
         title="NVML's library is missing",
-        meaning="torch usually works without libnvidia-ml, but temperature, power and errors cannot be read.",
+        meaning="torch usually works without libnvidia-ml. Temperature, power and errors cannot be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
         nvml=(LIBRARY_NOT_FOUND,),

@@ -1,4 +1,4 @@
-"""Conditions of torch: it is missing, cannot be imported, is not built for this GPU, or does not find it."""
+"""Conditions of torch: torch is missing, cannot be imported, is not built for the GPU, or does not find the GPU."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Signs, on
-from gpucheck.doctor.conditions_nvml import refusing
+from gpucheck.doctor.condition import Condition, Evidence, Signs, on, proof
+from gpucheck.doctor.conditions_nvml import refusing_gpus
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import few
 
-# The error of a crashed probe is the signal's name.
+# The error of a crashed probe is a signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 
 
-def _kind(evidence: Evidence) -> str | None:
-    """Return what torch is built for, as torch reports it, else by its files."""
+def _target(evidence: Evidence) -> str | None:
+    """Return the target of torch's build, by torch's report or else by its files; None without torch."""
     probe = evidence.probe
     if probe.version is not None:
         return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
@@ -26,23 +26,22 @@ def _kind(evidence: Evidence) -> str | None:
 
 
 def torch_version(evidence: Evidence) -> str | None:
-    """Return the version of the diagnosed torch; None without torch."""
     return evidence.probe.version or evidence.build.version
 
 
 def _cuda_build(evidence: Evidence) -> str:
-    """Return the command that installs this torch's version for these GPUs and this driver."""
-    # An entry of PYTHONPATH with a torch is removed, because it would take precedence.
+    """Return the command that installs this version of torch for the machine's GPUs and driver."""
+    # A torch in PYTHONPATH would take precedence over the installed torch.
     entry = fixes.pythonpath_of(evidence.probe)
     if entry is not None:
         return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
         return fixes.reinstall(fixes.installer(evidence), torch_version(evidence))
-    return build_line(evidence, [card.compute_capability for card in evidence.cards if card.compute_capability])
+    return build_line(evidence, [gpu.compute_capability for gpu in evidence.gpus if gpu.compute_capability])
 
 
 def _needs_jetsons_wheel(evidence: Evidence) -> bool:
-    """Return whether this Jetson needs NVIDIA's own wheels. JetPack 7 (R38) and newer take the ordinary ones."""
+    """Return whether this is a Jetson that needs NVIDIA's wheels. JetPack 7 (R38) and newer need no special wheels."""
     release = re.search(r"\bR(\d+)", evidence.stack.jetson or "")
     return release is not None and int(release[1]) < 38
 
@@ -72,7 +71,7 @@ def built_for_cuda(evidence: Evidence) -> str | None:
 
 
 def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
-    """Return the condition that prevents importing torch or listing its devices, with its signs."""
+    """Return the condition that prevents the import of torch or a list of its devices, and its signs."""
     probe, error = evidence.probe, evidence.probe.error or ""
     if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
@@ -85,13 +84,13 @@ def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
-    # If torch raised an exception, it is the cause, even if a running thread kept the process from ending.
+    # An exception of torch is the cause, even if a running thread kept the process from ending.
     if probe.error is None:
         message = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Signs(message, {"stage": probe.stage, "limit_s": probe.limit_s})
-    broken = dict(probe.missing_files or {})
-    details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
-    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
+    missing = dict(probe.missing_files or {})
+    details = {"stage": probe.stage, "path": probe.path, **({"missing_files": missing} if missing else {})}
+    fix = fixes.packages_again(evidence, missing) if missing else _cuda_build(evidence)
     # A reinstalled wheel would need the same system library.
     if re.search(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found", error):
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
@@ -102,32 +101,32 @@ def _not_started(evidence: Evidence) -> tuple[str, Signs] | None:
 
 
 def _shadowed(probe: TorchProbe) -> Signs:
-    seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
+    details = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
     message, names = probe.error or "the import did not finish", ", ".join(probe.shadowed_by)
     if names:
         fix = f"rename {names}, or run from another folder"
-        return Signs(f"{message}; the current folder contains {names}", seen, fix)
+        return Signs(f"{message}; the current folder contains {names}", details, fix)
     fix = f"remove or rename the torch in {probe.path}"
-    return Signs(f"{message}: {probe.path} does not contain torch", seen, fix, certainty="proof")
+    return Signs(f"{message}: {probe.path} does not contain torch", details, fix, certainty="proof")
 
 
 def _undefined_symbol(evidence: Evidence, symbol: str) -> Signs:
-    probe, given = evidence.probe, "LD_LIBRARY_PATH" in evidence.variables
-    fix = None if given and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
+    probe, is_set = evidence.probe, "LD_LIBRARY_PATH" in evidence.variables
+    fix = None if is_set and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
-    foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
-    details = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
+    foreign = f"; torch loads {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
+    details = {"symbol": symbol, "LD_LIBRARY_PATH": is_set, "foreign_libraries": list(probe.foreign_libraries)}
     return Signs(f"{probe.error}{foreign}", details, fix)
 
 
 def _cpu_build(evidence: Evidence) -> Signs | None:
-    kind, version = _kind(evidence), torch_version(evidence)
-    vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(kind or "")
+    built_for, version = _target(evidence), torch_version(evidence)
+    vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(built_for or "")
     if vendor and evidence.is_nvidia_here and not evidence.probe.other:
         message, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
-        return Signs(message, {"built_for": kind}, _cuda_build(evidence), title=title)
-    if kind != "cpu" or evidence.host.system == "Darwin":
+        return Signs(message, {"built_for": built_for}, _cuda_build(evidence), title=title)
+    if built_for != "cpu" or evidence.host.system == "Darwin":
         return None
     message, details = f"torch {version} contains no CUDA", {"version": version}
     if evidence.is_nvidia_here:
@@ -136,44 +135,43 @@ def _cpu_build(evidence: Evidence) -> Signs | None:
 
 
 def _driver_too_old(evidence: Evidence) -> Signs | None:
-    """Report a driver older than torch's CUDA, which needs its own major version or a newer one."""
-    built, served = built_for_cuda(evidence), evidence.served_cuda
-    needs, has = fixes.version_of(built), fixes.version_of(served)
-    if needs is None or has is None or needs[0] <= has[0]:
+    """Report a driver whose newest CUDA has a lower major version than torch's CUDA."""
+    required, served = built_for_cuda(evidence), evidence.served_cuda
+    required_release, served_release = fixes.version_of(required), fixes.version_of(served)
+    if required_release is None or served_release is None or required_release[0] <= served_release[0]:
         return None
-    least = fixes.LEAST_DRIVER.get(needs[0])
+    minimum = fixes.LEAST_DRIVER.get(required_release[0])
     return Signs(
-        f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",
-        {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
-        f"update the driver{f' to {least} or newer' if least else ''}, or: " + _cuda_build(evidence),
+        f"torch {torch_version(evidence)} is built for CUDA {required}, but the driver supports CUDA {served}",
+        {"torch_cuda": required, "driver_cuda": served, "driver": evidence.driver.version},
+        f"update the driver{f' to {minimum} or newer' if minimum else ''}, or: " + _cuda_build(evidence),
     )
 
 
 def _sees_none(evidence: Evidence) -> Signs | None:
-    """Report a CUDA build of torch that finds no device although CUDA shows some; torch's warnings are evidence."""
+    """Report a CUDA build of torch that finds no device although CUDA shows a device."""
     probe = evidence.probe
-    sees_none = probe.available is False and _kind(evidence) == "cuda"
+    sees_none = probe.available is False and _target(evidence) == "cuda"
     if not sees_none or not evidence.cuda_works or _driver_too_old(evidence):
         return None
-    shown = sum(card.cuda_index is not None for card in evidence.cards)
-    words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
-    why = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
+    shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
+    warnings = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
+    reason = f"; torch says: {warnings[0]}" if warnings else ", and torch gives no reason"
     libraries = {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda}
     return Signs(
-        f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{why}",
-        {"cuda": shown, "warnings": words, "libcuda": libraries},
-        # A wheel of the index has no code for a Jetson before JetPack 7.
+        f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{reason}",
+        {"cuda": shown, "warnings": warnings, "libcuda": libraries},
+        # The wheels of PyTorch's index have no code for a Jetson before JetPack 7.
         fixes.JETSON if _needs_jetsons_wheel(evidence) else None,
     )
 
 
 TORCH = on(
     "torch",
-    Condition(
+    proof(
         id="torch.missing",
-        certainty="proof",
         title="torch is not installed",
-        meaning="The checked interpreter finds no torch; check another environment with `--python PATH`.",
+        meaning="The checked interpreter finds no torch. `--python PATH` checks another environment.",
         fix="python -m pip install torch",
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
@@ -198,47 +196,42 @@ TORCH = on(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*|__nvJitLink\w+",
         ),
     ),
-    Condition(
+    proof(
         id="torch.hung",
-        certainty="proof",
         title="torch does not answer",
-        meaning="A network file system or a driver may hang, or a file is imported instead of another and waits.",
-        settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
+        meaning="A network file system or a driver hangs, or Python imports a wrong file that waits.",
+        settle="`python -X faulthandler -X importtime -c 'import torch'` shows the import that hangs",
         fix="python -X importtime -c 'import torch'",
     ),
-    Condition(
+    proof(
         id="torch.import_broken",
-        certainty="proof",
         title="torch cannot be imported",
-        meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
+        meaning="The import raises an error. Files of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
         patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
-    Condition(
+    proof(
         id="torch.cpu_build",
-        certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
-        meaning="The wheel contains no CUDA, whatever driver there is. `pip install torch` installs such a wheel on "
-        "Windows and from a CPU index. A torch for ROCm or XPU cannot use an NVIDIA GPU either.",
+        meaning="The wheel contains no CUDA, so the driver does not matter. `pip install torch` installs a CPU-only "
+        "wheel on Windows and from a CPU index. A torch for ROCm or XPU cannot use an NVIDIA GPU either.",
         fix="install a torch that is built for CUDA",
         judge=_cpu_build,
         patterns=(r"Torch not compiled with CUDA enabled",),
     ),
-    Condition(
+    proof(
         id="torch.driver_too_old",
-        certainty="proof",
         title="the driver is too old for this torch",
-        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. `driver version is insufficient` alone does "
-        "not prove it: CUDA reports it without any driver too, as in a container without a GPU.",
+        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. `driver version is insufficient` alone is "
+        "no proof: CUDA also reports this error without a driver, for example in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         patterns=(r"driver on your system is too old", r"CUDA driver version is insufficient for CUDA runtime version"),
     ),
-    Condition(
+    proof(
         id="torch.sees_none",
-        certainty="proof",
         title="torch does not see the GPU that CUDA shows",
-        meaning="torch loads other CUDA libraries than it was built with, or another libcuda.",
+        meaning="torch loads CUDA libraries of another version, or another libcuda.",
         fix="python -c 'import torch; torch.cuda.init()'",
         judge=_sees_none,
     ),
@@ -246,28 +239,28 @@ TORCH = on(
 )
 
 
-# Local versions that name the target of a build, such as cu130 in `2.13.0+cu130`.
-_BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
+# The target in the local version of a build, such as cu130 in `2.13.0+cu130`.
+_TARGET = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
 def _two_versions(evidence: Evidence) -> Signs | None:
-    """Report several recorded versions of torch, a loaded one that is not recorded, or conda's torch beside pip's."""
+    """Report a torch with several recorded versions, with another loaded version, or from both conda and pip."""
     probe = evidence.probe
     recorded = (probe.versions or {}).get("torch", ())
     others = [*recorded[1:], *filter(None, [probe.version])]
     if not recorded or (probe.conda_torch is None and all(_is_same(recorded[0], other) for other in others)):
         return None
-    how = fixes.installer(evidence)
-    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(recorded[0]))}"
+    tool = fixes.installer(evidence)
+    fix = f"{tool.uninstall('torch')}, until it finds none; then {tool.install(fixes.pinned(recorded[0]))}"
     if probe.pythonpath_torch:
-        # Installers do not see packages on PYTHONPATH and cannot remove them.
+        # Installers cannot remove packages on PYTHONPATH.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
-        again = how.install(fixes.pinned(probe.version or recorded[0]), reinstall=True)
-        fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {again}"
+        install = tool.install(fixes.pinned(probe.version or recorded[0]), reinstall=True)
+        fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {install}"
     by_conda = f"; conda recorded {probe.conda_torch}" if probe.conda_torch is not None else ""
     where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
-    loaded = f"; loaded is {probe.version}" if probe.version is not None else ""
+    loaded = f"; {probe.version} is loaded" if probe.version is not None else ""
     details = {"versions": list(recorded), "loaded": probe.version, "conda": probe.conda_torch}
     message = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
     return Signs(message, {**details, "folders": list(probe.torch_folders)}, fix)
@@ -276,18 +269,18 @@ def _two_versions(evidence: Evidence) -> Signs | None:
 def _is_same(text: str, other: str) -> bool:
     """Return whether two versions are the same release for the same target. Vendors' suffixes are ignored."""
     releases = {re.sub(r"(\.0)+$", "", version.partition("+")[0]) for version in (text, other)}
-    kinds = {local for version in (text, other) if _BUILT_FOR.fullmatch(local := version.partition("+")[2])}
-    return len(releases) == 1 and len(kinds) < 2
+    targets = {local for version in (text, other) if _TARGET.fullmatch(local := version.partition("+")[2])}
+    return len(releases) == 1 and len(targets) < 2
 
 
 def _mixed(evidence: Evidence) -> Signs | None:
     probe = evidence.probe
     if probe.active_elsewhere is None:
         return None
-    place = f"this torch is in {os.path.dirname(probe.path)}" if probe.path else f"this Python is in {probe.prefix}"
+    where = f"this torch is in {os.path.dirname(probe.path)}" if probe.path else f"this Python is in {probe.prefix}"
     details = {"variable": probe.active_elsewhere, "prefix": probe.prefix}
     verdict: Verdict | None = "info" if evidence.torch_works else None
-    return Signs(f"{probe.active_elsewhere} is the active environment, but {place}", details, verdict=verdict)
+    return Signs(f"{probe.active_elsewhere} is the active environment, but {where}", details, verdict=verdict)
 
 
 def _torchvision(evidence: Evidence) -> Signs | None:
@@ -298,18 +291,18 @@ def _torchvision(evidence: Evidence) -> Signs | None:
     # A vendor's build (2.6.0a0+ecf3bae40a.nv25.01) may come from any commit.
     if vision is None or torch is None or "a0+" in torch:
         return None
-    ours, theirs = fixes.version_of(torch), fixes.version_of(vision)
-    built = {tag for text in (torch, vision) if _BUILT_FOR.fullmatch(tag := text.partition("+")[2])}
-    if ours is None or theirs is None or ours[0] != 2 or theirs[0] != 0:
+    torch_release, vision_release = fixes.version_of(torch), fixes.version_of(vision)
+    targets = {tag for text in (torch, vision) if _TARGET.fullmatch(tag := text.partition("+")[2])}
+    if torch_release is None or vision_release is None or torch_release[0] != 2 or vision_release[0] != 0:
         return None
-    if theirs[1] - 15 == ours[1] and len(built) < 2:
+    if vision_release[1] - 15 == torch_release[1] and len(targets) < 2:
         return None
-    # torch is kept, and torchvision is replaced.
-    both = f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'"
+    minor = torch_release[1]
+    both = f"{fixes.pinned(torch)} 'torchvision==0.{minor + 15}.*'"
     fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
-    if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
-        fix = "replace torch first, and install torchvision with it from the same index"
-    message = f"torchvision {vision} with torch {torch}; torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
+    if evidence.is_nvidia_here and (_target(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
+        fix = "replace torch first, and install torchvision with torch from the same index"
+    message = f"torchvision {vision} with torch {torch}; torchvision 0.{minor + 15} belongs to torch 2.{minor}"
     return Signs(message, {"torchvision": vision, "torch": torch}, fix)
 
 
@@ -320,17 +313,17 @@ def _no_compiler(evidence: Evidence) -> Signs | None:
     return Signs(f"triton {versions[0]}; no CC, gcc or clang")
 
 
-# Everyone needs these libraries; others are needed for some operations only.
+# Every program needs these libraries. Other libraries are for certain operations.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")
 
 
 def _foreign(evidence: Evidence) -> Signs | None:
     probe = evidence.probe
-    # Another condition names such a library if it prevents the import of torch.
+    # If a foreign library prevents the import of torch, torch.undefined_symbol reports the library.
     if not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
-    # The loader takes a preloaded library before those in any folder.
+    # A preloaded library comes before the libraries in all folders.
     is_preloading = "LD_PRELOAD" in evidence.variables
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)}){' or LD_PRELOAD' * is_preloading}" if folders else ""
     fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
@@ -339,37 +332,36 @@ def _foreign(evidence: Evidence) -> Signs | None:
     elif is_preloading:
         fix = "unset LD_PRELOAD"
     details = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
-    return Signs(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
+    return Signs(f"torch loads {', '.join(paths)}{by}", details, fix)
 
 
 def _missing_libraries(evidence: Evidence) -> Signs | None:
-    """Report recorded libraries that are gone, missing parts of cuDNN, and packages of other versions than required."""
+    """Report missing libraries of packages, missing parts of cuDNN, and packages of another version than required."""
     probe = evidence.probe
-    gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
-    names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
+    missing = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
+    names = [path.rpartition("/")[2] for paths in missing.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
     if probe.unmet and not names and not parts:
-        required = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
+        required = [f"{package} ({version or 'none'} is here)" for package, version in probe.unmet.items()]
         message = f"torch {torch_version(evidence)} requires {', '.join(required)}"
         title, fix = "CUDA packages do not match what torch requires", fixes.packages_again(evidence, probe.unmet)
         return Signs(message, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
-    # An import error that names one of the files is reported by its own condition.
+    # If the import error has one of the names, torch.import_broken reports the error.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
-    packages = f", of {', '.join(gone)}" if gone else ""
+    packages = f", of {', '.join(missing)}" if missing else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    # The fix reinstalls missing recorded files, or removes the folder of an incomplete foreign cuDNN from
-    # LD_LIBRARY_PATH. Otherwise it puts torch's own cuDNN first
-    # (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182).
-    again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
-    code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
-    fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
-    if again:
-        fix = fixes.packages_again(evidence, again)
-    if not gone and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
+    damaged = list(missing) or [package for package in probe.unmet or {} if package.startswith("nvidia-cudnn")]
+    if not missing and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
         fix = fixes.out_of_library_path(probe.foreign_folders)
-    details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
-    return Signs(f"gone: {few([*names, *parts], ', ')}{packages}", details, fix, verdict="fail" if needed else None)
+    elif damaged:
+        fix = fixes.packages_again(evidence, damaged)
+    else:
+        # torch's cuDNN has to come first (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182).
+        code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
+        fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
+    details = {"missing_files": missing, "cudnn_missing": list(probe.cudnn_missing)}
+    return Signs(f"missing: {few([*names, *parts], ', ')}{packages}", details, fix, verdict="fail" if needed else None)
 
 
 PACKAGES: tuple[Condition, ...] = (
@@ -384,17 +376,16 @@ PACKAGES: tuple[Condition, ...] = (
     Condition(
         id="torch.mixed_environments",
         verdict="warn",
-        title="the active environment is not the one checked",
-        meaning="gpucheck checks the interpreter that runs it; your programs may use another torch.",
+        title="the active environment is not the checked environment",
+        meaning="gpucheck checks the interpreter that runs gpucheck. Your programs may use another torch.",
         fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
-    Condition(
+    proof(
         id="torch.pynvml",
         verdict="warn",
-        certainty="proof",
         title="two packages install the module pynvml",
-        meaning="pynvml is the old name of nvidia-ml-py. Both install the same module, and torch warns.",
+        meaning="pynvml is the old name of nvidia-ml-py. Both packages install the same module, so torch warns.",
         fix="python -m pip uninstall -y pynvml; then reinstall nvidia-ml-py in the installed version",
         patterns=(r"The pynvml package is deprecated",),
     ),
@@ -407,12 +398,11 @@ PACKAGES: tuple[Condition, ...] = (
         judge=_torchvision,
         patterns=(r"operator torchvision::nms does not exist",),
     ),
-    Condition(
+    proof(
         id="triton.compiler",
         verdict="warn",
-        certainty="proof",
         title="triton has no C compiler: torch.compile fails",
-        meaning="Triton compiles a small C launcher for each kernel and needs CC, gcc or clang for it.",
+        meaning="Triton compiles a small C launcher for each kernel. It needs CC, gcc or clang.",
         fix="install gcc, or set CC",
         judge=_no_compiler,
         patterns=(r"Failed to find C compiler",),
@@ -421,7 +411,7 @@ PACKAGES: tuple[Condition, ...] = (
         id="triton.libcuda",
         verdict="warn",
         title="triton cannot find libcuda: torch.compile fails",
-        meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
+        meaning="CUDA starts, but Triton searches for libcuda in the loader's cache, which does not contain libcuda.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
         patterns=(r"libcuda\.so cannot found",),
     ),
@@ -429,16 +419,15 @@ PACKAGES: tuple[Condition, ...] = (
         id="torch.foreign_libraries",
         verdict="warn",
         title="torch uses CUDA libraries from outside its environment",
-        meaning="Others than its own were loaded, usually by LD_LIBRARY_PATH. They may cause errors or other results.",
+        meaning="Foreign libraries were loaded, usually by LD_LIBRARY_PATH. They may cause errors or other results.",
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
     ),
-    Condition(
+    proof(
         id="torch.missing_libraries",
         verdict="warn",
-        certainty="proof",
         title="libraries that torch loads on demand are missing",
-        meaning="Files of a package are gone (a full disk, a reduced image), or cuDNN is incomplete.",
+        meaning="Files of a package are missing (a full disk, a reduced image), or cuDNN is incomplete.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
     ),
@@ -450,32 +439,30 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
-    """Return each device's compute capability, by torch or else the driver."""
+    """Return the compute capability of each device, by torch or else by the driver."""
     capabilities = dict(evidence.probe.capabilities or {})
-    for card in evidence.cards:
-        if card.cuda_index is not None and card.compute_capability:
-            capabilities.setdefault(f"cuda:{card.cuda_index}", card.compute_capability)
+    for gpu in evidence.gpus:
+        if gpu.cuda_index is not None and gpu.compute_capability:
+            capabilities.setdefault(f"cuda:{gpu.cuda_index}", gpu.compute_capability)
     return capabilities
 
 
 def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
-    """Return the devices on which code for these architectures does not run, with their capability as a number."""
-    if evidence.probe.cuda is None:
-        return {}
-    numbers = {device: fixes.number(capability) for device, capability in _capabilities(evidence).items()}
+    """Return the devices on which code for these architectures does not run, with their capability, such as 90."""
+    numbers = {device: fixes.number(text) for device, text in _capabilities(evidence).items() if evidence.probe.cuda}
     known = {device: value for device, value in numbers.items() if value is not None}
     return {device: value for device, value in known.items() if not any(fixes.runs_on(name, value) for name in names)}
 
 
 def _without_code(evidence: Evidence) -> dict[str, int]:
-    """Return the devices on which torch has no code that runs, and on which no kernel ran."""
+    """Return the devices for which torch has no code and on which no kernel ran."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
     names = evidence.probe.architectures or ()
     return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
 def _no_code(evidence: Evidence) -> Signs | None:
-    """Report devices that torch has no code for. It is a warning if torch has PTX, which the driver compiles first."""
+    """Report devices for which torch has no code, or (as a warning) only PTX, which the driver compiles first."""
     probe, without = evidence.probe, _without_code(evidence)
     names = list(probe.architectures or ())
     if not without:
@@ -485,8 +472,8 @@ def _no_code(evidence: Evidence) -> Signs | None:
         title = "torch has only PTX for this GPU: the first use compiles kernels for minutes"
         signs = Signs(f"{message}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
         return signs if by_ptx else None
-    known = [int(digits) for name in names for digits in re.findall(r"_(\d+)", name)]
-    dropped = all(value < min(known, default=0) for value in without.values())
+    numbers = [int(digits) for name in names for digits in re.findall(r"_(\d+)", name)]
+    is_dropped = all(value < min(numbers, default=0) for value in without.values())
     message = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
     capabilities = _capabilities(evidence)
     return Signs(
@@ -494,7 +481,7 @@ def _no_code(evidence: Evidence) -> Signs | None:
         {"capabilities": capabilities, "architectures": names},
         build_line(evidence, capabilities.values()),
         "proof" if any(run.device in without and _NO_IMAGE.search(run.error or "") for run in probe.kernels) else None,
-        title="this torch dropped support for this GPU" if dropped else None,
+        title="this torch dropped support for this GPU" if is_dropped else None,
     )
 
 
@@ -504,10 +491,10 @@ def _name(probe: TorchProbe, device: str) -> str:
 
 
 def _kernel_failed(evidence: Evidence) -> Signs | None:
-    """Report kernels that failed although the device exists, torch has code for it and it accepts this process."""
+    """Report failed kernels. Devices that torch has no code for, or that refuse this process, are left out."""
     probe, title, fix = evidence.probe, None, None
-    shown = sum(card.cuda_index is not None for card in evidence.cards)
-    explained = {*_without_code(evidence), *(card.id for card in refusing(evidence))}
+    shown = sum(gpu.cuda_index is not None for gpu in evidence.gpus)
+    explained = {*_without_code(evidence), *(gpu.id for gpu in refusing_gpus(evidence))}
     errors = {
         run.device: run.error
         for run in probe.kernels
@@ -541,9 +528,9 @@ ARCHITECTURE = on(
         id="architecture.missing",
         stage="architecture",
         title="this torch has no code for this GPU",
-        meaning="A wheel has code only for the architectures that it was built for: is_available() is True, but the "
-        "first kernel fails. Wheels for CUDA 13 start at sm_75, for CUDA 12.6 at sm_50.",
-        fix="install a torch that is built for this architecture; for an old GPU, one for an older CUDA",
+        meaning="A wheel has code only for certain architectures. On other GPUs is_available() is True, but the first "
+        "kernel fails. Wheels for CUDA 13 start at sm_75, wheels for CUDA 12.6 at sm_50.",
+        fix="install a torch that is built for this architecture; an old GPU needs a torch for an older CUDA",
         judge=_no_code,
         patterns=(
             "PyTorch no longer supports this GPU because it is too old|no kernel image is available for execution on "
@@ -551,19 +538,17 @@ ARCHITECTURE = on(
             "include kernels for this GPU",
         ),
     ),
-    Condition(
+    proof(
         id="run.kernel_failed",
-        certainty="proof",
         title="a kernel fails on this GPU",
-        meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises, crashes or is wrong.",
+        meaning="torch sees the device, but a sum of 64 numbers or a 16 × 16 matrix product fails or is wrong.",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
         judge=_kernel_failed,
     ),
-    Condition(
+    proof(
         id="run.hung",
-        certainty="proof",
         title="torch's first kernel does not finish",
-        meaning="A stuck driver, or one that compiles every kernel from PTX, which can take minutes.",
+        meaning="The driver hangs, or it compiles every kernel from PTX, which can take minutes.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end the processes that use the GPU, and reboot",
         judge=_hung_kernel,
     ),

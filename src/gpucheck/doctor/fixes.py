@@ -1,4 +1,4 @@
-"""Fixes in the form that works on the diagnosed system, and that affect only the GPU in question. Pure."""
+"""Write fixes that work on the diagnosed system and change only the affected GPU. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Host
 
-# Commands that act on the kernel or on a GPU. A container's user must run them on the host; WSL and Windows do not have
-# them.
+# Commands that act on the kernel or on a GPU. In a container they must run on the host. WSL and Windows lack them.
 _OF_THE_KERNEL = re.compile(
     r"\b(dmesg|modprobe|rmmod|reboot|mokutil|dkms|systemctl|nvidia-modprobe|update-initramfs)\b"
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
@@ -28,9 +27,9 @@ FROM_WSL = "in Windows: update NVIDIA's driver, then wsl --shutdown, and start i
 
 
 def adapted(fix: str, host: Host) -> str:
-    """Adapt a fix to Windows, to WSL, or to a container, whose host runs kernel commands.
+    """Adapt a fix to Windows, to WSL, or to a container, where commands for the kernel run on the host.
 
-    Outside Windows, a fix stays as it is if it mentions a container, a host or Windows.
+    Outside Windows, a fix that mentions a container, a host or Windows is returned unchanged.
     """
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":
@@ -44,13 +43,13 @@ def adapted(fix: str, host: Host) -> str:
     if not host.container:
         return fix
     steps = fix.split("; ")
-    place = next(place for place, step in enumerate(steps) if _OF_THE_KERNEL.search(step))
-    return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
+    first = next(index for index, step in enumerate(steps) if _OF_THE_KERNEL.search(step))
+    return "; ".join((*steps[:first], f"on the host: {'; '.join(steps[first:])}"))
 
 
-def smi(cards: Iterable[str | None], arguments: str) -> str:
-    """Return an nvidia-smi command for these GPUs by UUID, address or index: without `-i` it changes every GPU."""
-    return f"sudo nvidia-smi -i {','.join(filter(None, cards)) or 'INDEX'} {arguments}"
+def smi(ids: Iterable[str | None], arguments: str) -> str:
+    """Return an nvidia-smi command for the GPUs with these UUIDs. Without `-i` the command would change every GPU."""
+    return f"sudo nvidia-smi -i {','.join(filter(None, ids)) or 'INDEX'} {arguments}"
 
 
 START_WITH_GPUS = (
@@ -60,12 +59,12 @@ START_WITH_GPUS = (
 
 
 def start_with_gpus(host: Host) -> str:
-    known = {
+    fixes = {
         "docker": "start the container with --gpus all",
         "podman": f"on the host: {CDI}; then start the container with --device nvidia.com/gpu=all",
         "kubernetes": "give the container a limit of nvidia.com/gpu (resources.limits)",
     }
-    return known.get(host.container or "", START_WITH_GPUS)
+    return fixes.get(host.container or "", START_WITH_GPUS)
 
 
 def installer(evidence: Evidence) -> Installer:
@@ -74,21 +73,21 @@ def installer(evidence: Evidence) -> Installer:
 
 
 def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
-    """Return the command that reinstalls packages, or creates a new environment beside a protected Python."""
-    how = installer(evidence)
-    if how.managed:
+    """Return the command that reinstalls packages. For a protected Python it creates a new environment."""
+    tool = installer(evidence)
+    if tool.managed:
         others = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
-        return reinstall(how, evidence.probe.version or evidence.build.version, others=others)
-    return how.install(f"--no-deps {' '.join(packages)}", reinstall=True)
+        return reinstall(tool, evidence.probe.version or evidence.build.version, others=others)
+    return tool.install(f"--no-deps {' '.join(packages)}", reinstall=True)
 
 
 def out_of_library_path(folders: Iterable[str]) -> str:
-    """Return the fix that removes only these folders from LD_LIBRARY_PATH: its other entries may lead to the driver."""
+    """Return the fix that removes these folders from LD_LIBRARY_PATH. The driver may need the other entries."""
     return f"remove {', '.join(folders)} from LD_LIBRARY_PATH"
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
-    """Return the PYTHONPATH entry from which torch is imported, or None. Installers cannot replace such a torch."""
+    """Return the PYTHONPATH entry with the imported torch, or None. Installers cannot replace a torch in PYTHONPATH."""
     if probe.path is None:
         return None
     folder = os.path.dirname(os.path.abspath(probe.path))
@@ -100,19 +99,19 @@ def out_of_pythonpath(*entries: str) -> str:
 
 
 INDEX = "https://download.pytorch.org/whl"
-# Architectures of special boards, which run no other GPU's code (DEVICE_REQUIREMENT in torch/cuda/__init__.py).
+# Architectures of special boards, which run only their own code (DEVICE_REQUIREMENT in torch/cuda/__init__.py).
 OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
 JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
 # The minimum driver of each CUDA on Linux, with minor version compatibility (CUDA release notes, table 3).
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
-# The environment to create if the system's Python must not be changed.
+# The environment that a fix creates if the system's Python must not be changed.
 ENVIRONMENT = "~/torch-env"
 
 Release = tuple[int, int]
 _OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
-# The architectures in each published build on x86-64 and aarch64, and the first release built for aarch64, by
-# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. If several releases have a
-# build, only the architectures that all of them have are listed. cu134 is assumed to equal cu132.
+# For each published build: the architectures on x86-64, those on aarch64, and the first release for aarch64. Sources:
+# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13, and PyTorch's RELEASE.md. If a build belongs to
+# several releases, the architectures are in all of them. cu134 is assumed to equal cu132.
 BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu134": (_NEW, _ARM, (2, 14)),
     "cu132": (_NEW, _ARM, (2, 12)),
@@ -139,12 +138,11 @@ RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 0): ("cu118", "cu117"),
 }
 NEWEST = max(RELEASES)
-# Architectures in all wheels of torch 1.8 to 1.13, by prefix of the build (PyTorch's RELEASE.md).
+# The architectures in all wheels of torch 1.8 to 1.13, by the beginning of the build's name (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
-# The last torch with a build for the CUDA of an older driver ("previous versions").
+# The last torch with a build for each CUDA version ("previous versions").
 LAST_FOR = {"10.2": "1.12.1", "10.1": "1.7.1", "10.0": "1.2.0", "9.2": "1.7.1", "9.0": "1.1.0"}
-# The builds of older releases (the same sources). Each row of PYTHONS has a release, and the oldest and newest Python
-# for which torch has wheels from this release on.
+# The builds of older releases (the same sources).
 BUILDS_OF_TORCH_1 = {
     (1, 13): ("cu117", "cu116"),
     (1, 12): ("cu116", "cu113", "cu102"),
@@ -154,6 +152,7 @@ BUILDS_OF_TORCH_1 = {
     (1, 8): ("cu111", "cu102", "cu101"),
     (1, 7): ("cu110", "cu102", "cu101", "cu92"),
 }
+# A release, and the oldest and newest Python for which torch has wheels from this release on.
 PYTHONS: tuple[tuple[Release, Release, Release], ...] = (
     ((2, 9), (3, 10), (3, 14)),
     ((2, 6), (3, 9), (3, 13)),
@@ -172,8 +171,8 @@ def number(capability: str) -> int | None:
 
 
 def runs_on(architecture: str, capability: int) -> bool:
-    """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90)."""
-    # Machine code runs on its major version with the same or a higher minor one, PTX on its own and all newer versions.
+    """Return whether code for this architecture (`sm_90`, `sm_90a`, `compute_90`) runs on a capability such as 90."""
+    # Code runs from its version on: machine code (sm) within its major version, PTX (compute) on all newer ones too.
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
         return False
@@ -183,7 +182,7 @@ def runs_on(architecture: str, capability: int) -> bool:
     if match[1] == "compute":
         return code <= capability
     if code in OWN_BOARDS or capability in OWN_BOARDS:
-        return code == capability or (code, capability) == (101, 110)  # the same board, renumbered by CUDA 13
+        return code == capability or (code, capability) == (101, 110)  # CUDA 13 renumbered this board
     return code // 10 == capability // 10 and code <= capability
 
 
@@ -195,28 +194,27 @@ def tag_for(
     *,
     keep: str | None = None,
 ) -> str | None:
-    """Return the published build of a release that fits this hardware and driver best, or None.
+    """Return the best published build of a release for this hardware and driver, or None.
 
-    `driver` is the newest CUDA version that the driver supports. The driver must support the major version of a build's
-    CUDA, and for kernels compiled at run time also the minor one: the newest build within the driver's version is best,
-    else the oldest above it. `architecture` is the system's name of the processor; None means x86-64. The build for the
-    CUDA version `keep` is preferred if it fits.
+    `driver` is the newest CUDA version that the driver supports. `architecture` is the processor's; None is x86-64. The
+    driver must support the major version of a build's CUDA, and the minor version for kernels compiled at run time: the
+    newest supported build is best, else the oldest. The build for the CUDA version `keep` is preferred if it fits.
     """
-    wanted = [value for value in map(number, capabilities) if value is not None]
+    numbers = [value for value in map(number, capabilities) if value is not None]
     is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
     fitting = {}
     for tag in RELEASES[release]:
         codes, arm_codes, arm_since = BUILDS[tag]
         codes = codes if not is_arm else arm_codes if release >= arm_since else ()
         cuda = (int(tag[2:4]), int(tag[4:]))
-        has_code = codes and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in wanted)
+        has_code = codes and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in numbers)
         if has_code and (served is None or cuda[0] <= served[0]):
             fitting[cuda] = tag
     if not fitting:
         return None
-    kept, known = version_of(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
+    kept, supported = version_of(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
     newest = [cuda for cuda in fitting if cuda[0] == max(fitting)[0]]
-    return fitting[kept if kept in fitting else max(known) if known else min(newest)]
+    return fitting[kept if kept in fitting else max(supported) if supported else min(newest)]
 
 
 def version_of(text: str | None) -> tuple[int, int] | None:
@@ -226,20 +224,20 @@ def version_of(text: str | None) -> tuple[int, int] | None:
 
 
 def release_of(version: str | None) -> Release | None:
-    """Return the release of a published torch (2.9 for `2.9.1+cu128`); None for nightly, vendors' and own builds."""
+    """Return the release of a published torch, such as (2, 9) for `2.9.1+cu128`; None for other builds."""
     match = re.fullmatch(r"(\d+)\.(\d+)\.\d+(?:\.post\d+)?(?:\+[\w.]+)?", version or "")
     return (int(match[1]), int(match[2])) if match else None
 
 
 def torchvision_of(torch: str) -> str:
-    """Return the torchvision that belongs to a release of torch, according to the packages' own requirements."""
+    """Return the torchvision for a release of torch, according to the requirements of torchvision's packages."""
     major, minor, patch = map(int, torch.split("."))
     is_ahead = (major, minor) in ((1, 3), (1, 7), (1, 10), (2, 0))
     return f"0.{minor + (15 if major == 2 else 2 if minor < 3 else 1)}.{patch + is_ahead}"
 
 
 def older_build(cuda: str) -> str:
-    """Return the command for the last torch with a build for a driver of CUDA 9 or 10; empty for other CUDAs."""
+    """Return the command for the last torch with a build for this CUDA version (9 or 10); "" for other versions."""
     if (torch := LAST_FOR.get(cuda)) is None:
         return ""
     packages = f"pytorch={torch} torchvision={torchvision_of(torch)} cudatoolkit={cuda}"
@@ -247,7 +245,7 @@ def older_build(cuda: str) -> str:
 
 
 def pinned(version: str | None) -> str:
-    """Return the requirement that keeps this version (`torch==2.9.1`); `torch` if it is not published."""
+    """Return the requirement of this version (`torch==2.9.1`); `torch` for a version that is not published."""
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
@@ -259,17 +257,19 @@ def choose(
     version: str | None = None,
     keep: str | None = None,
 ) -> tuple[str, str | None]:
-    """Return the requirement and the tag (or None) of the build for this hardware and driver."""
-    # The installed release is preferred, else the newest one with such a build is named. `version` and `keep` are the
-    # installed torch and its CUDA.
-    wanted = list(capabilities)
-    # A release newer than this table has at least the builds of the newest one in it.
+    """Return the requirement and the tag (or None) of the best build for this hardware and driver.
+
+    `version` is the installed torch, and `keep` its CUDA version. If the installed release has no such build, the
+    newest release with one is chosen.
+    """
+    capabilities = list(capabilities)
+    # A release that is newer than this table has at least the builds of the newest release here.
     installed = min(release_of(version) or (0, 0), NEWEST)
-    tag = tag_for(wanted, driver, architecture, installed, keep=keep) if installed in RELEASES else None
+    tag = tag_for(capabilities, driver, architecture, installed, keep=keep) if installed in RELEASES else None
     if tag is not None:
         return pinned(version), tag
     for release in sorted(RELEASES, reverse=True):
-        tag = tag_for(wanted, driver, architecture, release)
+        tag = tag_for(capabilities, driver, architecture, release)
         if tag is not None:
             return "torch" if release == NEWEST else f"'torch=={release[0]}.{release[1]}.*'", tag
     return pinned(version), None
@@ -277,7 +277,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """The installer of an environment. `managed`: the distribution protects its Python. uv's environments lack pip."""
+    """The installer of an environment: pip, or uv without pip. `managed`: the distribution protects this Python."""
 
     python: str | None = None
     managed: bool = False
@@ -295,23 +295,23 @@ class Installer:
 
     def uninstall(self, packages: str) -> str:
         python = interpreter(self.python)
-        by_pip = f"{python} -m pip uninstall -y {packages}"
-        return by_pip if self.has_pip else f"uv pip uninstall --python {python} {packages}"
+        tool = f"{python} -m pip uninstall -y" if self.has_pip else f"uv pip uninstall --python {python}"
+        return f"{tool} {packages}"
 
 
 def reinstall(installer: Installer, version: str | None = None, *, others: str = "") -> str:
-    """Return the command that reinstalls the same torch from its own index, together with the packages `others`."""
+    """Return the command that reinstalls the same torch from its index, together with the packages `others`."""
     return installer.install(pinned(version) + others, index=index_of(version), reinstall=True)
 
 
 def index_of(version: str | None) -> str | None:
-    """Return the index that a torch was installed from, if its version names it."""
+    """Return the index in a version of torch (`cu130` in `2.13.0+cu130`); None without an index."""
     local = (version or "").partition("+")[2]
     return local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None
 
 
 def interpreter(path: str | None) -> str:
-    """Return the path quoted for a shell. PowerShell needs double quotes, and & before them."""
+    """Return the path quoted for a shell. PowerShell needs & and double quotes."""
     if path is None or "\\" not in path:
         return shlex.quote(path or "python")
     return f'& "{path}"' if " " in path else path

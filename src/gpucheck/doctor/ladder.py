@@ -20,13 +20,13 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.report import in_short
 from gpucheck.report.results.short import StageStanding, StageState
 
-# Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
+# The conditions of these stages judge each device separately, and skip devices on which torch ran a kernel.
 BY_DEVICE: tuple[Stage, ...] = ("architecture", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition that holds here, with this machine's verdict, certainty, title and fix."""
+    """A condition that holds on this machine, with the verdict, certainty, title and fix for this machine."""
 
     condition: Condition
     signs: Signs
@@ -34,7 +34,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`first` is the condition of the first broken stage, `consequences` are those above it, and `aside` all others."""
+    """`first` breaks the lowest stage. `consequences` break the same or higher stages. `aside` breaks no stage."""
 
     first: Sighting | None
     consequences: tuple[Sighting, ...]
@@ -46,9 +46,8 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
-    """Ask every condition, and sort those that hold by stage from the lowest up, certainty, and order in the table."""
-    # If torch has run a kernel, only stages that are judged per device can be broken. Conditions that suggest
-    # otherwise, by versions or permissions, are left out.
+    """Judge every condition. Sort those that break a stage by stage (lowest first), certainty and row."""
+    # If torch has run a kernel, all other stages work, even if versions or permissions suggest the opposite.
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
     for condition in conditions:
@@ -62,7 +61,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             title=signs.title or condition.title,
             fix=fixes.adapted(condition.fix if signs.fix is None else signs.fix, evidence.host),
         )
-        # A failure breaks its stage and everything above. A milder verdict does not.
+        # Only a failure breaks a stage.
         breaks = here.stage is not None and here.verdict == "fail"
         if not breaks or here.stage in BY_DEVICE or not evidence.torch_works:
             (breaking if breaks else aside).append(Sighting(here, signs))
@@ -72,11 +71,10 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
-    """Return the findings: the first broken stage, its consequences as remarks, then unrelated conditions."""
+    """Return the findings: the first broken stage, its consequences as remarks, then other conditions."""
     if diagnosis.first is None:
         return list(map(_finding, diagnosis.aside))
-    cause = diagnosis.first.condition.id
-    consequences = [_finding(sighting, cause) for sighting in diagnosis.consequences]
+    consequences = [_finding(sighting, diagnosis.first.condition.id) for sighting in diagnosis.consequences]
     return [_finding(diagnosis.first), *consequences, *map(_finding, diagnosis.aside)]
 
 
@@ -89,33 +87,33 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
-    # A consequence has no fix of its own, because the fix of the first broken stage resolves it too.
+    # The fix of the first broken stage also fixes the consequences.
     fix = None if because else condition.fix or None
     return Finding(
         condition.id, "info" if because else condition.verdict, condition.title, signs.message, evidence, fix
     )
 
 
-# -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------
+# -- the state of each stage -------------------------------------------------------------------------------------------
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, ...]:
-    shown, answered = _shown(evidence), _answered(evidence)
+    working, failing = _working(evidence), _failing(evidence)
     failed = {row.condition.stage: row.condition.title for row in reversed(diagnosis.consequences)}
     stages: list[StageStanding] = []
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for stage in STAGES:
         state: StageState = "unknown"
-        why = answered.get(stage) or "no evidence: it was not checked, or could not be read"
+        why = failing.get(stage) or "no evidence: it was not checked, or could not be read"
         if diagnosis.first is not None and stage == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
         elif stage in failed:
             state, why = "unreached", failed[stage]
-        elif (by := shown[stage]) is not None:
-            # A stage above the broken one may still work, as NVML does without libcuda.
+        elif (by := working[stage]) is not None:
+            # A stage above the broken one may work, such as NVML without libcuda.
             state, why = "held", by
         elif any(standing.state == "broken" for standing in stages):
-            state, why = "unreached", answered.get(stage) or f"not checked: {diagnosis.broken} is broken"
+            state, why = "unreached", failing.get(stage) or f"not checked: {diagnosis.broken} is broken"
         elif not evidence.is_nvidia_here and stage != "torch" and (stage != "hardware" or has_bus):
             state, why = "absent", "no NVIDIA GPU"
         elif stage in ("hardware", "kernel", "nodes") and in_windows:
@@ -124,18 +122,19 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StageStanding, 
     return tuple(stages)
 
 
-def _shown(evidence: Evidence) -> dict[Stage, str | None]:
-    driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
-    on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
-    kind = "open" if driver.kernel_module_open else "proprietary"
-    listed = sum(card.nvml_index is not None for card in cards)
-    empty = sum(card.mig is not None and card.mig.enabled and not card.mig.instances for card in cards)
-    devices = sum(card.cuda_index is not None for card in cards)
+def _working(evidence: Evidence) -> dict[Stage, str | None]:
+    driver, probe, gpus, pci_gpus = evidence.driver, evidence.probe, evidence.gpus, evidence.pci_gpus
+    on_bus = f"{len(pci_gpus)} NVIDIA GPU{'s' * (len(pci_gpus) != 1)} on the PCI bus" if pci_gpus else ""
+    licence = "open" if driver.kernel_module_open else "proprietary"
+    listing = f"lists {sum(gpu.nvml_index is not None for gpu in gpus)}, driver {driver.version or 'unknown'}"
+    empty = sum(gpu.mig is not None and gpu.mig.enabled and not gpu.mig.instances for gpu in gpus)
+    devices = sum(gpu.cuda_index is not None for gpu in gpus)
+    shown = f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
     started = f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         started = "cuInit returns 100: a mask hides every GPU"
     torch = f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}" if probe.available else None
-    # This stage holds if torch can be imported on a machine without a GPU.
+    # Without a GPU, the stage works if torch can be imported.
     if probe.available is False and not evidence.is_nvidia_here and probe.stage == "end":
         torch = f"torch {probe.version} imports"
     capabilities = dict.fromkeys((probe.capabilities or {}).values())
@@ -146,24 +145,20 @@ def _shown(evidence: Evidence) -> dict[Stage, str | None]:
     )
     ran = [run.device for run in probe.kernels] if not any(run.error for run in probe.kernels) else []
     return {
-        "hardware": on_bus or ", ".join(dict.fromkeys(card.name or "a GPU" for card in cards)) or None,
-        "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {kind}",
+        "hardware": on_bus or ", ".join(dict.fromkeys(gpu.name or "a GPU" for gpu in gpus)) or None,
+        "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {licence}",
         "nodes": ", ".join(node.path for node in evidence.stack.nodes if node.error == 0) or None,
         "libraries": driver.libcuda_path,
-        "nvml": f"lists {listed}, driver {driver.version or 'unknown'}"
-        if driver.nvml_code == 0 and not driver.nvml_error
-        else None,
+        "nvml": listing if driver.nvml_code == 0 and not driver.nvml_error else None,
         "cuinit": started,
-        "devices": f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
-        if devices
-        else None,
+        "devices": shown if devices else None,
         "torch": torch,
         "architecture": ", ".join(f"sm_{value.replace('.', '')}" for value in capabilities if has_code) or None,
         "run": f"kernel and matrix product correct on {', '.join(in_short(ran))}" if ran else None,
     }
 
 
-def _answered(evidence: Evidence) -> dict[Stage, str | None]:
+def _failing(evidence: Evidence) -> dict[Stage, str | None]:
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error
@@ -203,7 +198,6 @@ BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
-    """Return the conditions that can cause this result of cuInit or nvmlInit; empty if none is known."""
     return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
 
 

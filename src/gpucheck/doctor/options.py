@@ -11,7 +11,7 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The user's options. /proc, /sys, /dev and /etc are read under `root`."""
+    """The user's options. Tests pass another `root` for /proc, /sys, /dev and /etc."""
 
     python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
     require: str | None = options.require()

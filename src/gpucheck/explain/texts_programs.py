@@ -161,8 +161,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Remapped Rows.{0,200}Pending ?: Yes|Pending Page Blacklist ?: Yes",
         meaning="Uncorrectable errors led to a remapping of rows. `Remapping Failure Occurred: Yes` means that the GPU "
         "must be replaced.",
-        fix="drain the node, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices shows whether the remap "
-        "worked. If errors return, replace the GPU",
+        fix="drain the node, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot. gpucheck devices shows whether the "
+        "remap worked. If errors return, replace the GPU",
     ),
     strong(
         "host.memory",

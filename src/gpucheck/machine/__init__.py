@@ -1,1 +1,1 @@
-"""The modules that read the world outside this process, one for each source."""
+"""Adapters, one for each system outside this process."""

@@ -1,6 +1,6 @@
-"""The abilities of a torch device: the only place that distinguishes cuda, mps, xpu and cpu.
+"""Adapt torch's devices: only this module distinguishes cuda, mps, xpu and cpu. It imports torch.
 
-Any accelerator that torch knows works. An ability that the device lacks is None (or False). Imports torch.
+Every accelerator that torch supports can be used. A method returns None or False if the device lacks a feature.
 """
 
 from __future__ import annotations
@@ -31,40 +31,38 @@ from gpucheck.report.measurement import DeviceRef, MemoryFigures
 CUDA_OUT_OF_MEMORY = 2
 # Current GPUs stay near or below 3 GHz, so a delay (`hold`) computed with this clock is at least as long as requested.
 FALLBACK_CLOCK_HZ = 3e9
-# Limits of a time between two time stamps: more than a day means a broken clock; CUDA reports 0 for a time below its
-# resolution (0.5 µs).
+# More time between two time stamps means a broken clock. CUDA reports 0 for less time than its resolution (0.5 µs).
 MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # The errors that torch raises for an unusable device. AssertionError: torch was built without the backend.
 # DeferredCudaCallError: CUDA failed to start.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-# The wait before the second attempt to open a device. By then (an estimate) other processes have finished starting or
-# ending on it, and the driver has initialised it.
-_SETTLES_S = 0.5
-# The numbers that a kernel has to compute as a proof that it works: integers that float32 represents exactly.
+# The wait before the second attempt to open a device: an estimate of the time in which other processes start or end.
+_REOPEN_WAIT_S = 0.5
+# A kernel that works computes these numbers: integers that float32 represents exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
-    """Return the torch API at the dotted `path`; None if this torch, such as 2.6, has none."""
+    """Return the torch API at the dotted `path`; None if this version of torch does not have the API."""
     return functools.reduce(lambda value, name: getattr(value, name, None), path.split(".")[1:], torch)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """torch's allocator on the device: `native` or another backend, and its settings from the environment."""
+    """torch's allocator on the device. `backend` is `native` or another; `settings` are from the environment."""
 
     backend: str | None
     settings: str | None
 
     @property
     def is_default(self) -> bool:
-        """Return whether this is torch's own allocator with default settings, whose behaviour is known exactly."""
+        """Return whether this is torch's own allocator with default settings. Its behaviour is known exactly."""
         return self.backend == "native" and not self.settings
 
 
 @dataclass(frozen=True)
 class Accel:
-    """One torch device and its abilities. `open_device` makes it."""
+    """A torch device and its features, created by `open_device`."""
 
     device: torch.device
     module: ModuleType
@@ -78,7 +76,7 @@ class Accel:
     memory_bus_width_bits: int | None = None
     max_memory_clock_hz: float | None = None
     integrated: bool = False
-    # The error of the first attempt to open the device; empty if that succeeded.
+    # The error of the first attempt to open the device; empty if the first attempt succeeded.
     transient: str = ""
 
     @property
@@ -88,7 +86,6 @@ class Accel:
 
     @property
     def id(self) -> str:
-        """Return torch's name for the device: `cuda:0`, `cpu`."""
         return str(self.device)
 
     @property
@@ -103,7 +100,6 @@ class Accel:
 
     @property
     def has_events(self) -> bool:
-        """Return whether the device records time stamps with its own clock."""
         return not self.is_cpu and hasattr(self.module, "Event")
 
     def host_now(self) -> float:
@@ -124,7 +120,7 @@ class Accel:
         return bool(mark.query())
 
     def elapsed_s(self, start: Any, end: Any) -> float:
-        """Return the seconds between two past time stamps, more than 0. Raises DeviceFailed for a broken clock."""
+        """Return the seconds (above 0) between two reached time stamps. Raises DeviceFailed for a broken clock."""
         seconds = float(start.elapsed_time(end)) / 1e3
         if not 0 <= seconds <= MOST_ELAPSED_S:
             why = f"it counts {seconds:g} s from one time stamp to the next"
@@ -132,8 +128,8 @@ class Accel:
         return max(seconds, LEAST_ELAPSED_S)
 
     def hold(self, seconds: float) -> bool:
-        """Delay the work enqueued next by about this long; return False if the device cannot."""
-        # The delay is counted in cycles at the rated clock. It is longer at a lower clock and shorter at a boosted one.
+        """Delay the next enqueued work by about this time. Return False if the device does not support delays."""
+        # The delay is a number of cycles at the rated clock, so a lower clock makes the delay longer.
         sleep = torch_private.find("torch.cuda._sleep")
         if sleep is None or self.kind != "cuda":
             return False
@@ -147,22 +143,22 @@ class Accel:
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
-        """Return free and total memory in bytes by the driver; None if it does not report them."""
-        # For memory shared with the host, the system's available memory counts: the driver counts cached files as used.
+        """Return the driver's free and total memory in bytes; None if the driver does not report them."""
+        # If device and host share memory, the driver counts cached files as used. The host's available memory is used.
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
             return None
         try:
             free, total = get(self.device)
         except RuntimeError:
-            if self.kind == "cuda":  # on CUDA this means that the device is broken
+            if self.kind == "cuda":  # on CUDA this error means that the device is broken
                 raise
             return None  # XPU raises "doesn't support querying the available free memory"
         is_shared = self.kind == "cuda" and self.integrated
         return min(host.memory().usable, int(total)) if is_shared else int(free), int(total)
 
     def memory(self) -> MemoryFigures:
-        """Return torch's memory figures of this device; on the CPU, where torch keeps none, the resident set."""
+        """Return torch's memory use on this device; for the CPU, the resident set of this process."""
         if self.is_cpu:
             return resident()
         if self.kind == "mps":
@@ -171,8 +167,8 @@ class Accel:
         names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
         if not hasattr(self.module, names[-1]):  # a backend unknown to gpucheck
             return MemoryFigures()
-        figures = {f"{name}_bytes": int(getattr(self.module, name)(self.device)) for name in names}
-        return MemoryFigures(**figures, source=self.module.__name__)
+        sizes = {f"{name}_bytes": int(getattr(self.module, name)(self.device)) for name in names}
+        return MemoryFigures(**sizes, source=self.module.__name__)
 
     def reset_peak(self) -> None:
         if self.is_cpu:
@@ -181,12 +177,12 @@ class Accel:
             self.module.reset_peak_memory_stats(self.device)
 
     def memory_stats(self) -> dict[str, int]:
-        """Return the allocator's own counters (`num_alloc_retries`, `num_ooms`, …); empty if it keeps none."""
+        """Return the allocator's counters (`num_alloc_retries`, `num_ooms`, …); empty without counters."""
         get = getattr(self.module, "memory_stats", None)
         return {} if get is None or self.is_cpu else dict(get(self.device))
 
     def memory_layout(self) -> list[Any] | None:
-        """Return the blocks of torch's allocator, to compare with a later moment; None if it reports none."""
+        """Return the blocks of torch's allocator, which can be compared with a later layout; None except on CUDA."""
         if self.kind != "cuda":
             return None
         return [
@@ -195,17 +191,17 @@ class Accel:
         ]
 
     def empty_cache(self) -> None:
-        """Release the unused blocks of the allocators: device memory, and pinned memory of the host."""
+        """Release unused blocks of device memory, and of pinned host memory."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:
             self.module.empty_cache()
-        # torch keeps pinned blocks until the process ends. Before torch 2.12 only a private function releases them.
+        # torch caches pinned blocks until the process ends. Before torch 2.12 only a private function releases them.
         empty = feature("torch.accelerator.empty_host_cache") or torch_private.find("torch._C._host_emptyCache")
         if self.can_pin and empty is not None and torch.accelerator.is_available():
             empty()
 
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
-        """Return a function that limits torch's reserved memory to a fraction of the device's memory, or None."""
+        """Return a function that limits torch's memory to a fraction of the device's memory; None if unsupported."""
         limit = getattr(self.module, "set_per_process_memory_fraction", None)
         if limit is None or self.is_cpu:
             return None
@@ -220,7 +216,7 @@ class Accel:
     # -- errors, streams ----------------------------------------------------------------------------------------
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether `error` certainly means out of memory, by its class or by the allocator's message."""
+        """Return whether the class or the message of `error` proves that memory ran out."""
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             return True
         if _is_of_device(error):
@@ -233,20 +229,20 @@ class Accel:
     def why_broken(self) -> str | None:
         """Return why the device fails; None if it works. A CUDA error persists until its process ends."""
         try:
-            wrong = _wrong_answer(self.device)
+            problem = _wrong_answer(self.device)
             self.synchronize()
         except RuntimeError as error:
             device_lifetime.record_error(error, self.id)
             return first_line_of(error)
-        return wrong
+        return problem
 
     def why_no_kernel(self, error: BaseException) -> str | None:
         """Return why a library has no kernel for this shape or dtype; None for any other error."""
-        # An error that breaks the device is not a missing kernel, whatever the library's message says.
+        # If the error broke the device, the kernel is not missing, even if the message says so.
         if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
-        has_none = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
-        return first_line_of(error) if has_none and self.why_broken() is None else None
+        is_missing = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
+        return first_line_of(error) if is_missing and self.why_broken() is None else None
 
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
         """Return a context that makes a second, independent stream current; None if the device has only one."""
@@ -256,36 +252,36 @@ class Accel:
         return lambda: self.module.stream(side)
 
     def wait(self, mark: Any) -> None:
-        """Make work enqueued next on the current stream wait for a time stamp of any stream."""
+        """Make the current stream's next work wait for a time stamp of any stream."""
         mark.wait()
 
     def peer_access(self, other: Accel) -> bool | None:
-        """Return whether this device can access the other's memory without the host; None if unknown."""
+        """Return whether this device can access the memory of `other` without the host; None if unknown."""
         get = getattr(self.module, "can_device_access_peer", None)
         return None if get is None or other.kind != self.kind else bool(get(self.device, other.device))
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
-        has_others = not self.is_cpu and hasattr(self.module, "device")
-        with self.module.device(self.device) if has_others else contextlib.nullcontext():
+        can_switch = not self.is_cpu and hasattr(self.module, "device")
+        with self.module.device(self.device) if can_switch else contextlib.nullcontext():
             yield
 
     def make_current(self) -> None:
-        """Make this torch's current device permanently, in a process that uses no other device."""
+        """Make this device torch's current device for the rest of the process."""
         if not self.is_cpu and hasattr(self.module, "set_device"):
             self.module.set_device(self.device)
 
 
 def has_context(accel: Any) -> bool:
-    """Return whether this process has a context on the device and can pin memory: freeing such memory may then fail."""
+    """Return whether this process can pin memory and has a device context, so that freeing pinned memory may fail."""
     started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
     return bool(accel.can_pin and accel.device.type != "cpu" and started())
 
 
 class _PageLocked(mmap.mmap):
-    """Page-locked host memory, which CUDA unlocks once nothing uses it."""
+    """Page-locked host memory. CUDA unlocks it when it is freed."""
 
-    # The function is kept here: at exit Python clears this module's names before it frees the last buffer.
+    # At exit Python clears this module's names before it frees the last buffer, so the object has the function.
     unlock: Callable[[], object] | None = None
 
     def __del__(self) -> None:
@@ -295,9 +291,8 @@ class _PageLocked(mmap.mmap):
 
 def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
     """Return pinned host memory for `count` elements, for a long-lived buffer. Raises torch's errors."""
-    # torch's own pinned memory records an event when it is freed, and a failure there aborts the process.
-    # `cudaHostUnregister` only returns an error, so memory of this process is locked where possible.
-    # Without a context no device would copy from it faster.
+    # torch records an event when it frees its pinned memory, and a failure there aborts the process. A failing
+    # `cudaHostUnregister` only returns an error, so CUDA locks memory of this process if a CUDA context exists.
     locked = _page_locked(count, dtype) if torch.cuda.is_initialized() else None
     return device_lifetime.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
 
@@ -306,30 +301,29 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
     """Return memory of this process that CUDA has locked; None if CUDA refuses."""
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = _PageLocked(-1, max(count * dtype.itemsize, 1), **private)
-    words = torch.frombuffer(memory, dtype=dtype, count=count)
-    # The flag 1 is cudaHostRegisterPortable: memory is pinned for every context.
-    if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, 1)) == 0:
-        memory.unlock = functools.partial(torch.cuda.cudart().cudaHostUnregister, words.data_ptr())
-        return words
-    # CUDA repeats the error at the next call. This call takes it, so that no kernel launch fails because of it.
+    buffer = torch.frombuffer(memory, dtype=dtype, count=count)
+    # The flag 1 is cudaHostRegisterPortable: the memory is pinned for every context.
+    if int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 1)) == 0:
+        memory.unlock = functools.partial(torch.cuda.cudart().cudaHostUnregister, buffer.data_ptr())
+        return buffer
+    # CUDA reports the error again at the next call. The next call is this small allocation, not a kernel launch.
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda")
     return None
 
 
 def resident() -> MemoryFigures:
-    """Return this process's resident set and its peak, in bytes."""
     info = psutil.Process().memory_info()
-    # The peak is in a file on Linux, and beside the resident set on Windows.
+    # Windows has the peak in the same structure, Linux in a file.
     peak = getattr(info, "peak_wset", None)
     with contextlib.suppress(OSError):
-        known = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8", "replace"), re.MULTILINE)
-        peak = int(known[1]) * 1024 if known else peak
+        match = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8", "replace"), re.MULTILINE)
+        peak = int(match[1]) * 1024 if match else peak
     return MemoryFigures(resident_bytes=info.rss, max_resident_bytes=peak, source="resident set of the process")
 
 
 def reset_resident_peak() -> bool:
-    """Restart the peak of the resident set (Linux); return False if that is impossible."""
+    """Reset the peak of the resident set (Linux). Return False if the system does not allow a reset."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -354,7 +348,7 @@ def device_count(kind: str) -> int:
 
 
 def open_device(device: str, *, name: str | None = None, uuid: str | None = None) -> Accel:
-    """Open the device that torch calls `device` (`cuda:1`, `cpu`), and run a kernel. Raises CannotLook."""
+    """Open a device by torch's name (`cuda:1`, `cpu`), and run a kernel on it. Raises CannotLook."""
     chosen = torch.device(device)
     if chosen.type == "cpu":
         return Accel(device=torch.device("cpu"), module=torch.cpu, name=name or "CPU")
@@ -363,57 +357,56 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
     transient = ""
     try:
         module = torch.get_device_module(chosen.type)
-        # Allocation succeeds even if torch has no kernels for the device, and a kernel may run without any effect.
+        # An allocation would not be enough: it succeeds even if torch has no kernels for the device.
         try:
-            wrong = _wrong_answer(chosen)
+            problem = _wrong_answer(chosen)
         except UNUSABLE as error:
             transient = first_line_of(error)
-            time.sleep(_SETTLES_S)
-            wrong = _wrong_answer(chosen)
+            time.sleep(_REOPEN_WAIT_S)
+            problem = _wrong_answer(chosen)
     except UNUSABLE as error:
         why = first_line_of(error)
         who = f"{messages.FIX['memory held']} shows which processes use memory; then run again, or "
         fix = f"{who if messages.is_of_memory(why) else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
-    if wrong is not None:
-        raise CannotLook(
-            f"torch cannot use {chosen}", wrong, "see `gpucheck doctor`, or try --device cpu", finding="device.usable"
-        )
+    if problem is not None:
+        fix = "see `gpucheck doctor`, or try --device cpu"
+        raise CannotLook(f"torch cannot use {chosen}", problem, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
 
-    def figure(attribute: str) -> Any:  # every attribute is missing on some backend
+    def read(attribute: str) -> Any:  # each attribute is missing on some backend
         return getattr(properties, attribute, None)
 
-    clock_khz, memory_khz = figure("clock_rate"), figure("memory_clock_rate")
-    has_capability = chosen.type == "cuda" and figure("major") is not None
-    # The driver's `uuid` is preferred: torch's own lacks the prefix that marks a MIG instance.
-    if not uuid and figure("uuid") is not None:
-        uuid = f"GPU-{str(figure('uuid')).removeprefix('GPU-')}"
+    clock_khz, memory_khz = read("clock_rate"), read("memory_clock_rate")
+    has_capability = chosen.type == "cuda" and read("major") is not None
+    # The driver's `uuid` is preferred, because torch's lacks the prefix that marks a MIG instance.
+    if not uuid and read("uuid") is not None:
+        uuid = f"GPU-{str(read('uuid')).removeprefix('GPU-')}"
     return Accel(
         device=chosen,
         module=module,
-        name=figure("name") or name or str(chosen),
+        name=read("name") or name or str(chosen),
         uuid=uuid,
-        compute_capability=(figure("major"), figure("minor")) if has_capability else None,
-        multiprocessors=figure("multi_processor_count"),
-        memory_total_bytes=figure("total_memory"),
-        l2_cache_bytes=figure("L2_cache_size"),
+        compute_capability=(read("major"), read("minor")) if has_capability else None,
+        multiprocessors=read("multi_processor_count"),
+        memory_total_bytes=read("total_memory"),
+        l2_cache_bytes=read("L2_cache_size"),
         max_clock_hz=clock_khz * 1e3 if clock_khz else None,
-        memory_bus_width_bits=figure("memory_bus_width") or None,
+        memory_bus_width_bits=read("memory_bus_width") or None,
         max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
-        integrated=bool(figure("is_integrated")),
+        integrated=bool(read("is_integrated")),
         transient=transient,
     )
 
 
 def _wrong_answer(device: torch.device) -> str | None:
     """Return how a small kernel's result is wrong; None if it is right. Raises torch's errors."""
-    # Each call wants another number, because memory that no kernel writes may still hold the last one.
-    wanted = float(next(_ANSWERS))
-    answer = torch.ones(1, device=device).mul_(wanted).item()
-    return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"
+    # If a kernel has no effect, memory may contain the last call's number, so each call expects another number.
+    expected = float(next(_ANSWERS))
+    answer = torch.ones(1, device=device).mul_(expected).item()
+    return None if answer == expected else f"its kernels compute wrongly: 1 times {expected:g} is {answer:g}"
 
 
 def _is_of_device(error: BaseException) -> bool:
-    kind = feature("torch.AcceleratorError")
-    return kind is not None and isinstance(error, kind)
+    accelerator_error = feature("torch.AcceleratorError")
+    return accelerator_error is not None and isinstance(error, accelerator_error)

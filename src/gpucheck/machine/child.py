@@ -1,8 +1,8 @@
-"""Children: the one module that starts processes, each with a time limit.
+"""Start child processes, each with a time limit. No other module starts processes.
 
-Work that may hang or crash (a wedged driver, a broken torch, a trial that runs out of memory) runs in a child, in its
-own process group. At the time limit the group is killed. A process that survives for another `KILL_WAIT_S` is
-abandoned, and the result says so. Ctrl-C at the terminal reaches only the parent, which ends its children.
+Work that may hang or crash (a wedged driver, a broken torch, a trial that runs out of memory) runs in a child with a
+separate process group. At the time limit the group is killed. A process that survives for `KILL_WAIT_S` is abandoned,
+and the result says so. Ctrl-C at the terminal reaches only the parent, which ends its children.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import IO, Any, Literal
 
 from gpucheck import errors
 
-# A killed process is usually gone within milliseconds; one in uninterruptible sleep may never end.
+# A killed process usually ends within milliseconds. A process in uninterruptible sleep may never end.
 KILL_WAIT_S = 1.0
-# The children of every reading of the machine, named here because this module imports little.
+# The modules of the children that read the drivers. The names are here because this module imports little.
 NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml_read", "gpucheck.machine.cuda_driver"
-# The interval at which a wait checks whether the child has ended while a grandchild still holds its pipe.
+# The interval of checks whether the child has ended. A grandchild may hold the pipe open, which hides the end.
 POLL_S = 0.05
-# A child that prints more than this is broken, and its first bytes are enough to show why.
+# A child with more output is broken, and the first bytes show why.
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
-# The signals that a person or a scheduler sends to end a program or to notify it.
+# Signals by which a person or a scheduler ends or notifies a program.
 _FORWARDED = {
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -44,11 +44,11 @@ _FORWARDED = {
 }
 
 _Process = subprocess.Popen[bytes]
-# The children that this process has started, while something refers to them.
+# The children of this process that have not been garbage-collected.
 _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
 
-# The code of a child: `python -m` without the current folder on the path, where a stray json.py would break it.
-# Collecting torch's objects takes as long as importing torch, so the garbage collector ignores the imported modules.
+# The code of a child: `python -m` without the current folder on the import path, where a stray json.py would break it.
+# The garbage collector ignores imported objects, because a collection of torch's objects takes as long as its import.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
     "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
@@ -59,7 +59,7 @@ _BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """The end of a child. `returncode` is negative for a signal, and None if the child was abandoned."""
+    """The output and the end of a child. `returncode` is negative for a signal, None for an abandoned child."""
 
     returncode: int | None
     stdout: str
@@ -70,7 +70,7 @@ class ChildResult:
 
 
 class Cut:
-    """An earlier deadline for a child, which another thread sets when its result is no longer needed."""
+    """An earlier deadline for a child. Another thread sets it when the child's result is no longer needed."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -82,32 +82,32 @@ class Cut:
         self.reason = self.reason or reason
 
     def before(self, deadline: float) -> float:
-        """Return the earlier of the two deadlines, on the monotonic clock."""
+        """Return `deadline`, or the earlier deadline if one was set, on the monotonic clock."""
         return min(deadline, self._at)
 
 
 How = Literal[
     "returned",  # exit status 0
     "failed",  # another exit status
-    "crashed",  # a signal of its own fault, such as SIGSEGV
+    "crashed",  # a signal of a fault in the child, such as SIGSEGV
     "killed",  # a signal from another process, such as SIGKILL
-    "closed",  # it closed its output but kept running, and was ended
-    "late",  # it took longer than `limit_s`, and was ended
-    "cut",  # another thread cancelled it for `reason`, and it was ended
-    "unstarted",  # it could not be started, for `reason`
+    "closed",  # the child closed its output but did not end, so gpucheck ended it
+    "late",  # the child took longer than `limit_s`, so gpucheck ended it
+    "cut",  # another thread cancelled the child for `reason`, so gpucheck ended it
+    "unstarted",  # the child could not be started, for `reason`
 ]
 
-# Signals that other processes send; a fault of the process itself raises others (SIGSEGV, SIGABRT).
+# Signals that other processes send. A fault in the child raises other signals (SIGSEGV, SIGABRT).
 SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 # Some programs repeat their whole input, such as a script, in an error message.
-LONGEST_WORDS = 200
+LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a child. `status` is its exit status, or minus a signal's number; None if it was ended.
+    """The end of a child. `status` is the exit status, or minus a signal's number; None if gpucheck ended the child.
 
-    `stderr` has the first bytes of a child that was run to its end, and the last ones of one that answered requests.
+    `stderr` has the first bytes of a child of `run`, and the last bytes of a LineChild.
     """
 
     how: How
@@ -132,11 +132,11 @@ class Ending:
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         last = next((line for line in reversed(lines) if _names_error(line)), lines[-1] if lines else "")
         last = last.removeprefix("what():").strip()
-        return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
+        return last if len(last) <= LONGEST_ERROR else f"{last[:LONGEST_ERROR]}…"
 
     @property
     def in_words(self) -> str:
-        """Return how the process ended, as the last part of a sentence about a missing result."""
+        """Return the end of the process as a clause, such as `its process ended with 1`."""
         if self.how == "unstarted":
             return f"its process cannot be started ({self.reason})"
         if self.how == "late":
@@ -148,14 +148,14 @@ class Ending:
 
 
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
-_BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
+_ERROR_CONTEXT = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
 
 
 def _names_error(line: str) -> bool:
     from gpucheck import messages  # imported late, because most children succeed
 
-    is_beside = _BESIDE_AN_ERROR.search(line) is not None
-    return not is_beside and (messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None)
+    is_context = _ERROR_CONTEXT.search(line) is not None
+    return not is_context and (messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None)
 
 
 class Lost(Exception):
@@ -165,7 +165,7 @@ class Lost(Exception):
 
 
 def how_of(status: int | None) -> How:
-    """Return how a child with this status ended; None is the status of a child that was still running."""
+    """Return how a child with this status ended. None is the status of a running child."""
     if status is None:
         return "closed"
     if status >= 0:
@@ -184,7 +184,8 @@ def python_argv(module: str, *arguments: str, python: str = sys.executable, root
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """Yield a folder that contains only gpucheck, for the import path of another Python: a copy if it is installed."""
+    """Yield a folder that contains only gpucheck, for the import path of another Python."""
+    # An installed gpucheck is copied, because its folder also contains other packages.
     if {path.name for path in ROOT.iterdir() if path.name.isidentifier()} == {"gpucheck"}:
         yield ROOT
         return
@@ -227,23 +228,22 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers lines with lines, for a `child_protocol.ChildSession`. Raises Lost once ended."""
+    """A long-lived child that answers lines with lines, for `child_protocol.ChildSession`. Raises Lost at its end."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
         try:
-            # SimpleQueue is not used: on Python 3.10 and 3.11 its `get` with a short timeout may block forever.
+            # On Python 3.10 and 3.11 `get` of a SimpleQueue with a short timeout may block forever.
             self._lines: queue.Queue[str | None] = queue.Queue()
             self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
             self._out = threading.Thread(target=self._read_lines, daemon=True)
             self._out.start()
-        except BaseException:  # after a signal, or without a free thread, nothing else would end the process
+        except BaseException:  # after a signal, or if no thread can start, no other code ends the process
             _end(self._process, ())
             raise
 
     @property
     def pid(self) -> int:
-        """Return the id of the child and of its process group."""
         return self._process.pid
 
     def _read_lines(self) -> None:
@@ -258,11 +258,11 @@ class LineChild:
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # it has ended, or kill() has closed its pipe
+        except (OSError, ValueError):  # the child has ended, or kill() has closed its pipe
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> str | None:
-        """Return the next line of the answer; None if none comes within `timeout_s` seconds."""
+        """Return the next line of the answer; None if no line comes within `timeout_s` seconds."""
         try:
             line = self._lines.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
@@ -273,10 +273,10 @@ class LineChild:
         return line
 
     def _ended(self) -> Lost:
-        # The child has closed its pipe: it has ended, or is about to.
+        # The child has closed its pipe, so it has ended or will end soon.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_WAIT_S)
-        # The status is read before kill(), whose own signal must not count. It is None for a child that still runs.
+        # The status is read before kill(), because the signal of kill() must not count.
         status = self._process.poll()
         self.kill()
         return Lost(Ending(how_of(status), status, None, "", self._err.text()))
@@ -285,7 +285,7 @@ class LineChild:
         return self._err.text()
 
     def kill(self) -> bool:
-        """End the child and its group now. Returns False if the child could not be ended and was abandoned."""
+        """End the child and its group. Return False if the child did not end and was abandoned."""
         gone = _end(self._process, (self._err,))
         if gone:
             self._out.join(KILL_WAIT_S)
@@ -295,40 +295,39 @@ class LineChild:
 
 
 class PreloadedChildren(contextlib.AbstractContextManager["PreloadedChildren"]):
-    """Children that load while this process still loads. Its end as a context ends those that were not taken."""
+    """Children that load while this process still loads. `close` ends the children that `start` did not return."""
 
     def __init__(self, *modules: str) -> None:
-        self._waiting: dict[str, LineChild] = {}
+        self._preloaded: dict[str, LineChild] = {}
         try:
             for module in modules:
-                # A failure to start is ignored here, because `start` raises it again.
+                # After a failure here, `start` tries again and raises the error.
                 with contextlib.suppress(OSError):
-                    self._waiting[module] = LineChild(python_argv(module))
-        except BaseException:  # after a signal, nothing else would end the children
+                    self._preloaded[module] = LineChild(python_argv(module))
+        except BaseException:  # after a signal, no other code ends the children
             self.close()
             raise
 
     def start(self, module: str) -> LineChild:
-        """Return the child that runs `module.main()`: the loaded one, or a new one. Raises OSError."""
-        return self._waiting.pop(module, None) or LineChild(python_argv(module))
+        """Return a child that runs `module.main()`: the preloaded child, or a new child. Raises OSError."""
+        return self._preloaded.pop(module, None) or LineChild(python_argv(module))
 
     def close(self) -> None:
-        while self._waiting:
-            self._waiting.popitem()[1].kill()
+        while self._preloaded:
+            self._preloaded.popitem()[1].kill()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Program:
-    """The user's program, run as a shell runs it: with this process's streams, folder and terminal.
+    """The user's program. Like a shell, gpucheck starts it with the same streams, folder and terminal. Raises OSError.
 
-    On a terminal it shares this process's group, so that Ctrl-C and Ctrl-Z reach it directly; elsewhere it leads its
-    own group. Signals sent only to this process are forwarded. On Linux the program is killed with this process.
+    On a terminal the program shares this process's group, so Ctrl-C and Ctrl-Z reach it directly. Elsewhere it has a
+    separate group. Signals to this process alone are forwarded. On Linux the program is killed with this process.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
-        """Start the program. Raises OSError."""
         self._has_terminal = os.name == "posix" and _is_in_foreground()
         self._masked: set[int] = set()
         prepare = None
@@ -361,8 +360,8 @@ class Program:
         return self._process.returncode
 
     def _forward(self, timeout_s: float) -> None:
-        """Wait for a signal and forward it, unless the terminal has sent it to the program as well."""
-        if not hasattr(signal, "sigtimedwait"):  # macOS and Windows, where the terminal's signals reach the program
+        """Wait for a signal, and forward it unless the terminal sent it to the program too."""
+        if not hasattr(signal, "sigtimedwait"):  # macOS and Windows: only the terminal's signals reach the program
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(timeout_s, POLL_S))
             return
@@ -372,7 +371,7 @@ class Program:
             self._process.send_signal(received.si_signo)
 
     def _unmask(self) -> None:
-        """Unblock the signals again, and drop those that arrived too late to forward."""
+        """Unblock the signals, and drop signals that arrived after the program's end."""
         if not self._masked:
             return
         while hasattr(signal, "sigtimedwait") and signal.sigtimedwait(self._masked, 0) is not None:
@@ -384,14 +383,14 @@ class Program:
 def descendants(pid: int) -> Iterator[int]:
     """Yield the descendants of a process (Linux); nothing if the system does not report them."""
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             for child in map(int, Path(path).read_text().split()):
                 yield child
                 yield from descendants(child)
 
 
 def interpreter_argv() -> list[str]:
-    """Return this interpreter with its options, but for those that ignore the environment, which has our settings."""
+    """Return this interpreter with its options. Options that ignore gpucheck's environment variables are left out."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] if getattr(sys.stdout, "write_through", False) else []
     return [sys.executable, *unbuffered, *(flag for flag in flags if flag not in ("-I", "-E", "-s", "-S", "-P"))]
@@ -428,8 +427,10 @@ def _is_in_foreground() -> bool:
 
 
 def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
-    """Return a function for the new process: it restores the signal mask, sets the process group, and makes the kernel
-    kill the program when this process ends."""
+    """Return the `preexec_fn` of a program. It restores the signal mask, and lets the program lead a process group.
+
+    On Linux the kernel then kills the program when this process ends.
+    """
     prctl = None
     if sys.platform == "linux":
         import ctypes
@@ -448,7 +449,7 @@ def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
 
 
 class _Reader:
-    """A thread that drains a pipe and keeps its first (or last) `limit` bytes."""
+    """Read a pipe to its end in a thread, and store the first (or last) `limit` bytes."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int, *, keep_tail: bool = False) -> None:
         assert pipe is not None
@@ -458,7 +459,7 @@ class _Reader:
         self.thread.start()
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the pipe was closed here after the child was abandoned
+        with contextlib.suppress(OSError, ValueError):  # this process closes the pipe of an abandoned child
             while chunk := os.read(self.pipe.fileno(), 65536):
                 if self._keep_tail:
                     self._data += chunk
@@ -471,7 +472,7 @@ class _Reader:
 
 
 def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> _Process:
-    """Start a process. Ctrl-C and SIGTERM raise only after the process is recorded; the process is then ended."""
+    """Start a process. Ctrl-C and SIGTERM raise only after the process is recorded, so the process can be ended."""
     process = None
     try:
         with signals_held():
@@ -493,15 +494,15 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: b
 
 
 def end_all() -> list[tuple[int, str]]:
-    """End every child with its group. Return those that survived `KILL_WAIT_S`: process id and letter of the state."""
-    waiting = [process for process in list(_STARTED) if process.poll() is None]
-    for process in waiting:
+    """End each child with its group. Return the PID and the state's letter of each child that did not end."""
+    running = [process for process in list(_STARTED) if process.poll() is None]
+    for process in running:
         _kill_group(process)
-    until = time.monotonic() + KILL_WAIT_S
-    for process in waiting:
+    deadline = time.monotonic() + KILL_WAIT_S
+    for process in running:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(until - time.monotonic(), 0.0))
-    return [(process.pid, _state(process.pid)) for process in waiting if process.poll() is None]
+            process.wait(max(deadline - time.monotonic(), 0.0))
+    return [(process.pid, _state(process.pid)) for process in running if process.poll() is None]
 
 
 def _state(pid: int) -> str:
@@ -513,30 +514,30 @@ def _state(pid: int) -> str:
 
 @contextlib.contextmanager
 def signals_held(*, second_ends: bool = False, patience_s: float | None = None) -> Iterator[None]:
-    """Delay the handlers of SIGINT and SIGTERM until the end of the block, and without `second_ends` SIGALRM's too.
+    """Delay the handlers of SIGINT and SIGTERM (without `second_ends` also of SIGALRM) until the end of the block.
 
-    A handler that raises while a process starts would lose the process's id, and nothing could end it. With
-    `second_ends` a second signal ends this process at once; with `patience_s` the first one does so after that time.
+    If a handler raised while a process starts, the process's id would be lost, and no code could end the process. With
+    `second_ends` the second signal ends this process at once. With `patience_s` the first one ends it after that time.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run only in the main thread
         yield
         return
     handlers: dict[int, Any] = {}
-    waiting: list[tuple[int, FrameType | None]] = []
+    delayed: list[tuple[int, FrameType | None]] = []
     timers: list[threading.Timer] = []
-    holding = True
+    is_holding = True
     alarm = () if second_ends or not hasattr(signal, "SIGALRM") else (signal.SIGALRM,)
 
     def hold(number: int, frame: FrameType | None) -> None:
-        if holding:
-            if waiting and second_ends:
+        if is_holding:
+            if delayed and second_ends:
                 _end_at_once(number)
-            waiting.append((number, frame))
+            delayed.append((number, frame))
             if patience_s is not None:
                 timers.append(threading.Timer(patience_s, _end_at_once, (number,)))
                 timers[-1].daemon = True
                 timers[-1].start()
-        else:  # an earlier handler raised before this one was restored
+        else:  # the handler of another signal raised before this handler was restored
             handlers[number](number, frame)
 
     try:
@@ -547,27 +548,27 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
                 signal.signal(number, hold)
         yield
     finally:
-        holding = False
+        is_holding = False
         for timer in timers:
             timer.cancel()
-        for taken, handler in handlers.items():
-            signal.signal(taken, handler)
-        for taken, frame in waiting:
-            handlers[taken](taken, frame)
+        for held, handler in handlers.items():
+            signal.signal(held, handler)
+        for held, frame in delayed:
+            handlers[held](held, frame)
 
 
 def _end_at_once(number: int) -> None:
-    """End this process with the signal's exit status. An import may hold the lock of Python's stderr: use `write`."""
+    """End this process with the signal's exit status."""
     for path in errors.temporary:
         with contextlib.suppress(OSError):
             os.unlink(path)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # an import may hold the lock of Python's stderr, so sys.stderr is not used
         os.write(2, b"gpucheck: interrupted\n" if number == signal.SIGINT else b"gpucheck: terminated\n")
     os._exit(128 + number)
 
 
 def _feed(process: _Process, text: str) -> None:
-    """Write the child's input from a thread, because a child that does not read would block this process."""
+    """Write the child's input from a thread, because writing blocks if the child does not read."""
     pipe = process.stdin
     assert pipe is not None
 
@@ -580,8 +581,8 @@ def _feed(process: _Process, text: str) -> None:
 
 
 def _wait(process: _Process, readers: Sequence[_Reader], deadline: float, cut: Cut | None = None) -> bool:
-    """Wait for the child's end; return False if the deadline or the cut comes first."""
-    # The child usually ends with its output, without polling. A grandchild may keep the pipe open.
+    """Wait for the child's end. Return False if the deadline or the cut comes first."""
+    # The output usually ends with the child. A grandchild may keep the pipe open, so the child is polled too.
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.thread.is_alive()), None)
         if reader is not None:
@@ -597,16 +598,16 @@ def _wait(process: _Process, readers: Sequence[_Reader], deadline: float, cut: C
 def _kill_group(process: _Process) -> None:
     with contextlib.suppress(OSError):
         if os.name == "posix":
-            # The group exists as long as a grandchild lives, and its id is not reused before.
+            # The id of the group is not reused while a grandchild lives.
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
 
 
 def _end(process: _Process, readers: Sequence[_Reader]) -> bool:
-    """End the child and its group. Returns False if the child could not be ended and was abandoned."""
+    """End the child and its group. Return False if the child did not end and was abandoned."""
     for reader in readers:
-        # The output of an ended child is already in the pipe, and read at once unless a grandchild holds the pipe.
+        # The pipe contains all output of an ended child. The reader needs no longer unless a grandchild holds the pipe.
         if process.poll() is not None:
             reader.thread.join(POLL_S)
     _kill_group(process)
@@ -622,7 +623,7 @@ def _end(process: _Process, readers: Sequence[_Reader]) -> bool:
 
 
 def _close(pipe: IO[bytes] | None, reader: threading.Thread | None = None) -> None:
-    """Close a pipe unless `reader` is still reading it, because closing would then block."""
+    """Close a pipe unless `reader` still reads it: closing would then block."""
     if pipe is not None and (reader is None or not reader.is_alive()):
-        with contextlib.suppress(OSError):  # unwritten input has no reader any more
+        with contextlib.suppress(OSError):  # the child ended before it read all input
             pipe.close()

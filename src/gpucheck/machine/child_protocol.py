@@ -1,9 +1,9 @@
-"""The protocol of children: JSON objects, one per line, and one description of how a child ended.
+"""The parent's side of the protocol between parent and child: JSON objects, one per line.
 
 The answer to a request is any number of lines, each sent as soon as it is known. The last line has the key `end` and
-contains the result. A child that gets no request (`run`) finishes its answer by ending. A line with the key `raised` is
-a gpucheck error, and the parent raises it again. Lines that are not JSON objects are ignored: the user's start-up
-file printed them, or the child ended in the middle of one.
+contains the result. A child without requests (`run`) finishes its answer by ending. A line with the key `raised` is
+a gpucheck error, and the parent raises it again. Lines that are not JSON objects are ignored: the user's start-up file
+printed them, or the child ended in the middle of a line.
 
 `child_stdio` is the child's side. `child` starts the processes, limits their time and ends them.
 """
@@ -44,7 +44,7 @@ class ChildOutput(NamedTuple):
 def run(
     argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cut: Cut | None = None
 ) -> ChildOutput:
-    """Run a child to its end, for at most `limit_s` seconds or until `cut`. Lines printed before then are kept."""
+    """Run a child to its end, for at most `limit_s` seconds or until `cut`. Return the lines until then."""
     try:
         result = child.run(argv, limit_s, env=env, cut=cut)
     except OSError as error:
@@ -65,7 +65,7 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
 
 
 def line_of(text: str) -> Message | None:
-    """Return the object in a line; None if the line is not part of the protocol."""
+    """Return the object in a line; None for any other line."""
     with contextlib.suppress(ValueError):
         line = json.loads(text)
         if isinstance(line, dict):
@@ -74,15 +74,15 @@ def line_of(text: str) -> Message | None:
 
 
 class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
-    """A child that answers any number of requests. Every failure of the child is raised as Lost.
+    """A child that answers any number of requests. Each failure of the child raises Lost.
 
     The time limit of an answer begins with the request, or with the child's start if no request was sent. A late child
-    is ended, because its answer would be taken for that of the next request.
+    is ended, because its answer could not be distinguished from the answer to the next request.
     """
 
     def __init__(self, start: StartChild) -> None:
         """Start the child. Raises Lost if it cannot be started."""
-        self._since = time.monotonic()
+        self._began_s = time.monotonic()
         try:
             self._child = start()
         except OSError as error:
@@ -93,15 +93,15 @@ class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
         return self._child.pid
 
     def send(self, request: Mapping[str, Any]) -> None:
-        self._since = time.monotonic()
+        self._began_s = time.monotonic()
         self._child.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next line; None if none comes within `timeout_s`. Raises the errors that the child sent."""
-        until = time.monotonic() + timeout_s
+        """Return the next line; None if no line comes within `timeout_s`. Raises the errors that the child sent."""
+        deadline = time.monotonic() + timeout_s
         line = None
         while line is None:
-            text = self._child.receive(until - time.monotonic())
+            text = self._child.receive(deadline - time.monotonic())
             if text is None:
                 return None
             line = line_of(text)
@@ -117,34 +117,34 @@ class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
         each_s: float = math.inf,
         slow: tuple[float, Callable[[], object]] | None = None,
     ) -> Iterator[Message]:
-        """Yield the lines of the answer as they arrive; the last one has the key `end`.
+        """Yield the lines of the answer as they arrive. The last line has the key `end`.
 
-        The limit applies to the whole answer, or with `per_line` to each line. `each_s` also limits the wait for every
-        line but the first. `slow` is a number of seconds, and a function to call if the first line takes longer.
+        The limit applies to the whole answer, or with `per_line` to each line. `each_s` also limits the wait for each
+        line after the first. `slow` is a number of seconds, and a function to call if the first line takes longer.
         """
-        limit, until = limit_s, self._since + limit_s
+        limit, deadline = limit_s, self._began_s + limit_s
         while True:
             if per_line:
-                until = time.monotonic() + limit_s
+                deadline = time.monotonic() + limit_s
             line = None
             if slow is not None:
-                line = self.receive(min(self._since + slow[0], until) - time.monotonic())
+                line = self.receive(min(self._began_s + slow[0], deadline) - time.monotonic())
                 if line is None:
                     slow[1]()
                 slow = None
             if line is None:
-                line = self.receive(until - time.monotonic())
+                line = self.receive(deadline - time.monotonic())
             if line is None:
                 self._child.kill()
                 raise Lost(Ending("late", None, limit, "", self._child.stderr()))
             yield line
             if "end" in line:
                 return
-            whole, own = self._since + limit_s, time.monotonic() + each_s
-            until, limit = (own, each_s) if own < whole else (whole, limit_s)
+            of_answer, of_line = self._began_s + limit_s, time.monotonic() + each_s
+            deadline, limit = (of_line, each_s) if of_line < of_answer else (of_answer, limit_s)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Message:
-        """Send a request and return its result: the last line of the answer."""
+        """Send a request. Return the last line of the answer, which contains the result."""
         self.send(request)
         *_, last = self.answer(limit_s)
         return last
@@ -157,7 +157,7 @@ class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
 
 
 def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
-    """Return the error that a child described with `child_stdio.raised`, ready to raise."""
-    kind: type[GpucheckError] = getattr(errors, raised["kind"])
-    extra = {"trace": raised["trace"]} if issubclass(kind, errors.TargetError) else {}
-    return kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)
+    """Return the error that a child sent with `child_stdio.raised`."""
+    error_type: type[GpucheckError] = getattr(errors, raised["kind"])
+    extra = {"trace": raised["trace"]} if issubclass(error_type, errors.TargetError) else {}
+    return error_type(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)

@@ -1,4 +1,4 @@
-"""The child's side of `child_protocol`: JSON objects, one per line, on a stdout that nothing else writes to.
+"""The child's side of `child_protocol`: JSON objects, one per line, on a stdout with no other output.
 
 This module imports little, because users wait for some of the children that import it.
 """
@@ -18,7 +18,7 @@ Send = Callable[[dict[str, object]], None]
 
 
 def claim_stdout() -> Send:
-    """Return the function that sends an object on stdout. What libraries print from now on goes to stderr."""
+    """Return the function that sends an object on stdout. All other output then goes to stderr."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -31,13 +31,13 @@ def claim_stdout() -> Send:
 
 def requests() -> Iterator[dict[str, Any]]:
     for line in sys.stdin:
-        # An incomplete line means that the parent died while it wrote.
+        # An incomplete line means that the parent died in the middle of a request.
         if line.endswith("\n"):
             yield json.loads(line)
 
 
 def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
-    """Return the line for a gpucheck error, which the parent raises again. `trace` is a TargetError's traceback."""
+    """Return the line for an error that the parent raises again. `trace` is a TargetError's traceback."""
     texts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
     return {"raised": {**texts, "finding": error.finding, "trace": trace}, "end": True}
 

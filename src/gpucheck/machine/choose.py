@@ -1,6 +1,6 @@
-"""Choose the devices that a command uses, from the facts alone; open one; judge the requirements of `--require`.
+"""Choose a command's devices from the facts, open a device, and judge `--require`.
 
-`auto` means the CPU only if no accelerator is present, or if all were hidden on purpose.
+`auto` means the CPU only if no accelerator is present, or if the user hid all of them.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.report.events import Notice
 
 MASK = "CUDA_VISIBLE_DEVICES"
-# The spaces of C. CUDA recognizes no other Unicode spaces, and no Unicode digits except ASCII's.
+# The spaces of C. CUDA recognizes only ASCII spaces and ASCII digits.
 _SPACES = " \t\n\v\f\r"
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
-_NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
-# The builds of torch that support each of torch's device types; ROCm's devices are called cuda too.
+_TORCH_NAME = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
+# For each device type of torch, the builds of torch that support it. torch calls ROCm's devices cuda.
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
 
 
 class Choice(NamedTuple):
-    """The chosen devices by torch's names, and a notice for the user if the choice needs one."""
+    """torch's names of the chosen devices, and a notice that explains the choice to the user."""
 
     ids: tuple[str, ...]
     notice: str | None = None
 
 
 def check(requested: str, origin: str = "--device") -> None:
-    """Raise UsageError for text that cannot name a device on any machine; `origin` is the option or variable."""
-    if requested not in ("auto", "all") and not (_UUID.match(requested) or _NAMED.fullmatch(requested)):
+    """Raise UsageError for a text that is no device on any machine. `origin` is the option or variable."""
+    if requested not in ("auto", "all") and not (_UUID.match(requested) or _TORCH_NAME.fullmatch(requested)):
         raise UsageError(
             f"{origin} {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
         )
 
 
 def choose(requested: str, facts: Facts) -> Choice:
-    """Return the devices that `requested` means here. Raises UsageError, and CannotLook if missing or unusable."""
+    """Return the requested devices. Raises UsageError, and CannotLook if a device is missing or unusable."""
     check(requested)
     if requested == "auto":
         return _auto(facts)
     if requested == "all":
         ids = _usable(facts)
         return Choice(ids) if ids else _auto(facts)
-    match = _NAMED.fullmatch(requested)
+    match = _TORCH_NAME.fullmatch(requested)
     if match is None:
         return Choice((_by_uuid(requested, facts),))
     kind = match["kind"]
@@ -58,15 +58,15 @@ def choose(requested: str, facts: Facts) -> Choice:
 
 
 def resolve(requested: str, facts: Facts) -> str:
-    """Return the one device that `requested` means. Raises UsageError if it means several."""
-    chosen = choose(requested, facts)
-    if len(chosen.ids) > 1:
-        raise UsageError(f"--device {requested!r} means {len(chosen.ids)} devices", "this command uses one", "name one")
-    return chosen.ids[0]
+    """Return the requested device. Raises the errors of `choose`, and UsageError for several devices."""
+    ids = choose(requested, facts).ids
+    if len(ids) > 1:
+        raise UsageError(f"--device {requested!r} means {len(ids)} devices", "this command uses one", "name one")
+    return ids[0]
 
 
 def open_named(device_id: str, facts: Facts) -> Accel:
-    """Open the device with this id in the facts. Raises CannotLook if torch cannot use it."""
+    """Open the device with this torch name. Raises CannotLook if torch cannot use the device."""
     from gpucheck.machine import installed_torch
 
     installed_torch.load()
@@ -77,6 +77,7 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
 
 def opened_again(accel: Accel) -> list[Notice]:
+    """Return a notice if only the second attempt to open the device worked."""
     from gpucheck.report.events import Notice
 
     why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
@@ -92,7 +93,7 @@ def is_named(device: Device, requested: str) -> bool:
 def is_present(facts: Facts) -> bool:
     """Return whether an accelerator is in this machine, by PCI, NVML, libcuda, torch or /dev."""
     host = facts.host or Host()
-    # WSL's /dev/dxg does not count: it exists with any vendor's GPU, even one that CUDA cannot use.
+    # WSL's /dev/dxg does not count, because it exists with every vendor's GPU.
     nodes = [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
     return bool(nodes or host.nvidia_pci_addresses) or any(device.kind != "cpu" for device in facts.devices)
 
@@ -102,10 +103,10 @@ def is_hidden(environment: Mapping[str, str]) -> bool:
 
 
 def _usable(facts: Facts, kind: str | None = None) -> tuple[str, ...]:
-    """Return the accelerators, or those of one kind, that torch should be able to use, by the facts."""
+    """Return the accelerators (of one kind) that the facts show to torch's build."""
     build = facts.torch.built_for if facts.torch else None
-    able = [device for device in facts.devices if build in _BUILDS.get(device.kind, ())]
-    return tuple(device.id for device in able if device.id and kind in (None, device.kind))
+    supported = [device for device in facts.devices if build in _BUILDS.get(device.kind, ())]
+    return tuple(device.id for device in supported if device.id and kind in (None, device.kind))
 
 
 def _auto(facts: Facts) -> Choice:
@@ -121,7 +122,7 @@ def _auto(facts: Facts) -> Choice:
 
 
 def why_unusable(facts: Facts) -> str:
-    """Return why torch cannot use the accelerator that is present, as far as the facts show."""
+    """Return the reason in the facts why torch cannot use the accelerator of this machine."""
     build = facts.torch or TorchBuild()
     if build.version is None:
         return "torch is not installed"
@@ -132,24 +133,25 @@ def why_unusable(facts: Facts) -> str:
         return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
     if driver.cuinit_error:
         return driver.cuinit_error
-    unseen = f"torch {build.version}, built for {build.built_for}, sees no device"
-    return f"NVML: {driver.nvml_error}" if driver.nvml_error else unseen
+    if driver.nvml_error:
+        return f"NVML: {driver.nvml_error}"
+    return f"torch {build.version}, built for {build.built_for}, sees no device"
 
 
 def _by_index(kind: str, index: int, facts: Facts) -> str:
-    wanted = f"{kind}:{index}"
+    requested = f"{kind}:{index}"
     usable = _usable(facts, kind)
     for device_id in usable:
         # torch's MPS device has no index.
-        if device_id == wanted or (device_id == kind and index == 0):
+        if device_id == requested or (device_id == kind and index == 0):
             return device_id
     if usable:
-        raise _missing(wanted, f"torch sees {', '.join(usable)}")
+        raise _missing(requested, f"torch sees {', '.join(usable)}")
     if is_hidden(facts.environment) and kind == "cuda":
-        raise _missing(wanted, f"{MASK} hides every GPU")
+        raise _missing(requested, f"{MASK} hides every GPU")
     if any(device.kind == kind for device in facts.devices) or (kind == "cuda" and is_present(facts)):
-        raise _missing(wanted, f"a GPU is present, but {why_unusable(facts)}")
-    raise _missing(wanted, "this machine has no such device")
+        raise _missing(requested, f"a GPU is present, but {why_unusable(facts)}")
+    raise _missing(requested, "this machine has no such device")
 
 
 def _by_uuid(requested: str, facts: Facts) -> str:
@@ -157,22 +159,22 @@ def _by_uuid(requested: str, facts: Facts) -> str:
     if len(matches) > 1:
         raise UsageError(f"--device {requested!r} matches {len(matches)} devices", "", "give more digits of the UUID")
     if not matches:
-        known = [device.uuid for device in facts.devices if device.uuid]
-        raise _missing(requested, f"UUIDs here: {', '.join(known) or 'none'}")
+        uuids = [device.uuid for device in facts.devices if device.uuid]
+        raise _missing(requested, f"UUIDs here: {', '.join(uuids) or 'none'}")
     device = matches[0]
     if device.id is None or device.id not in _usable(facts, device.kind):
         raise _missing(requested, device.state or why_unusable(facts))
     return device.id
 
 
-def _missing(wanted: str, why: str) -> CannotLook:
-    fix = "gpucheck devices lists what is here; or use --device cpu"
-    return CannotLook(f"--device {wanted} not found", why, fix, finding="device.usable")
+def _missing(requested: str, why: str) -> CannotLook:
+    fix = "gpucheck devices lists the devices; or use --device cpu"
+    return CannotLook(f"--device {requested} not found", why, fix, finding="device.usable")
 
 
 @dataclass(frozen=True, slots=True)
 class UsableDevices:
-    """The accelerators that torch can use: their kind (None without any) and their number."""
+    """The number and the kind of the accelerators that torch can use. `kind` is None without accelerators."""
 
     kind: str | None
     count: int
@@ -187,33 +189,33 @@ def judge_required(
     *,
     fix: str | None = "gpucheck doctor says why",
 ) -> list[Finding]:
-    """Return the findings of `--require` and `--min-devices`. `fix` is the advice for a missing kind."""
+    """Return the findings of `--require` and `--min-devices`. `fix` is the fix for a missing kind."""
     kind, count, is_rocm = usable.kind, usable.count, usable.is_rocm
     findings: list[Finding] = []
 
-    def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
-        able = f"{count} {kind} device{'s' * (count != 1)}" if kind else "no accelerator"
+    def judge(id: str, title: str, is_met: bool, why: str, fix: str | None) -> None:
+        devices = f"{count} {kind} device{'s' * (count != 1)}" if kind else "no accelerator"
         evidence = {"kind": kind, "count": count, "rocm": is_rocm}
-        verdict: Verdict = "pass" if met else "fail"
-        findings.append(Finding(id, verdict, title, f"torch can use {able}{why}", evidence, None if met else fix))
+        verdict: Verdict = "pass" if is_met else "fail"
+        findings.append(Finding(id, verdict, title, f"torch can use {devices}{why}", evidence, None if is_met else fix))
 
-    # torch calls ROCm's devices cuda, so they satisfy both names.
-    kind_met = require is None or (count > 0 and require in ((kind, "rocm") if is_rocm else (kind,)))
+    # torch calls ROCm's devices cuda, so both names are correct.
+    has_kind = require is None or (count > 0 and require in ((kind, "rocm") if is_rocm else (kind,)))
     if require is not None:
-        why = "" if kind_met or count or not is_present(facts) else f": {why_unusable(facts)}"
-        judge("device.required", f"--require {require}", kind_met, why, fix)
+        why = "" if has_kind or count or not is_present(facts) else f": {why_unusable(facts)}"
+        judge("device.required", f"--require {require}", has_kind, why, fix)
     if min_devices is not None:
-        hidden = f"gpucheck devices; check whether {MASK} hides some"
-        judge("device.count", f"--min-devices {min_devices}", kind_met and count >= min_devices, "", hidden)
+        advice = f"gpucheck devices; check whether {MASK} hides some"
+        judge("device.count", f"--min-devices {min_devices}", has_kind and count >= min_devices, "", advice)
     return findings
 
 
-# -- CUDA_VISIBLE_DEVICES, read entry by entry by CUDA's rules ---------------------------------------------------------
+# -- CUDA_VISIBLE_DEVICES, parsed by CUDA's rules ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the mask: the index of its device without a mask, or the reason why it shows none."""
+    """An entry of the mask. `index` is its GPU without a mask. `is_odd`: no plain number and no UUID, such as `0x1`."""
 
     text: str
     index: int | None = None
@@ -222,7 +224,7 @@ class Entry:
 
     @property
     def asks(self) -> bool:
-        """Return whether the entry asks for a GPU. An empty entry does not, nor does the -1 that ends a list."""
+        """Return whether the entry asks for a GPU. An empty entry and a negative number do not."""
         return self.text.strip(_SPACES)[:1] not in ("", "-")
 
     @property
@@ -233,16 +235,14 @@ class Entry:
 
 
 class Mask(NamedTuple):
-    """The entries of a mask, and the indices of the devices that it shows."""
-
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 
 
 def read_mask(value: str, uuids: Sequence[str | None]) -> Mask:
-    """Read the mask by CUDA's rules. `uuids` are the GPUs', then the MIG instances'; empty if they are unknown."""
-    # The first entry that names no GPU ends the list, and a GPU named twice empties it (CUDA C++ Programming Guide,
-    # CUDA_VISIBLE_DEVICES). A UUID may be shortened as long as it matches only one GPU.
+    """Parse the mask by CUDA's rules. `uuids` are those of the GPUs, then of MIG instances; empty if unknown."""
+    # The first entry that matches no GPU ends the list, and a GPU that is listed twice empties the list (CUDA C++
+    # Programming Guide, CUDA_VISIBLE_DEVICES). The beginning of a UUID is enough if it matches only one GPU.
     entries: list[Entry] = []
     shown: list[int] = []
     ended = False
@@ -265,20 +265,20 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
     if not word:
         return Entry(text, None, "it is empty")
     if re.match(r"(GPU|MIG)-", word):
-        fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
-        if len(fits) == 1:
-            return Entry(text, fits[0])
-        return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
+        matches = [index for index, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
+        if len(matches) == 1:
+            return Entry(text, matches[0])
+        return Entry(text, None, "it matches several GPUs" if matches else "no GPU has this UUID")
     # The number is parsed like C's strtoul: `0x1` is 0 and `1gpu` is 1.
-    begins = re.match(r"[+-]?[0-9]+", word)
+    prefix = re.match(r"[+-]?[0-9]+", word)
     is_odd = re.fullmatch(r"-?[0-9]+", word) is None
-    if begins is None:
+    if prefix is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
-    # The conversion goes through a float, because Python refuses an int of more than 4300 digits.
-    number = int(min(max(float(begins[0]), -1.0), 2.0**53))
+    # int() refuses more than 4300 digits, but float() does not.
+    number = int(min(max(float(prefix[0]), -1.0), 2.0**53))
     if number < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
-    # A number can only name a whole GPU; MIG instances are named by UUID.
+    # A number can only be a whole GPU. A MIG instance needs its UUID.
     count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
     if uuids and number >= count:
         return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)

@@ -1,7 +1,7 @@
-"""libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
+"""Read libcuda, CUDA's driver library, in a child through ctypes: the devices that torch will see, in torch's order.
 
-libcuda itself applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. No context is created. The child prints a line when
-the library is loaded, one when cuInit has returned, one for each device, and the `end`; see `driver_reads`.
+libcuda applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. No context is created. The child sends a line when the
+library is loaded, a line when cuInit has returned, a line for each device, and the `end`; see `driver_reads`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpucheck.machine.nvml_fields import QueryRefused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
-# A toolkit's stub returns this code from every call, even from the call that returns a code's text.
-STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
+# Every call of a toolkit's stub library returns this code, even the call that returns a code's text.
+STUB, STUB_TEXT = 34, "CUDA_ERROR_STUB_LIBRARY"
 SENSELESS = "libcuda's answer makes no sense"
 
 
@@ -40,25 +40,25 @@ class LibCuda:
         """Call the function. Raises QueryRefused with libcuda's text for any result except success."""
         code = self.code(function, *arguments)
         if code:
-            raise QueryRefused(f"{function} answers {code} ({self.words(code)})")
+            raise QueryRefused(f"{function} answers {code} ({self.error_text(code)})")
 
-    def words(self, code: int) -> str:
+    def error_text(self, code: int) -> str:
         parts = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()
             with contextlib.suppress(QueryRefused):
                 if self.code(function, code, ctypes.byref(text)) == 0 and text.value:
                     parts.append(text.value.decode("utf-8", "replace"))
-        return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
+        return ": ".join(parts) or (STUB_TEXT if code == STUB else "unknown error")
 
-    def integer(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
+    def integer(self, function: str, *arguments: object, c_type: Any = ctypes.c_int) -> int:
         """Return the number that the function writes through its first argument."""
-        value = kind()
+        value = c_type()
         self.check(function, ctypes.byref(value), *arguments)
         return int(value.value)
 
     def text(self, function: str, device: int) -> str:
-        """Return the text that a function with the arguments (buffer, length, device) writes."""
+        """Return the text that the function writes. Its arguments are (buffer, length, device)."""
         buffer = ctypes.create_string_buffer(256)
         self.check(function, buffer, len(buffer), device)
         return buffer.value.decode("utf-8", "replace")
@@ -71,29 +71,23 @@ class LibCuda:
 
 
 def identity(driver: LibCuda, device: int) -> dict[str, object]:
-    """Return the UUID; for a MIG instance its own (by `cuDeviceGetUuid_v2`) and its GPU's (by `cuDeviceGetUuid`)."""
-    card = instance = None
+    """Return the device's UUID, and for a MIG instance its GPU's UUID as `parent_uuid`. Raises QueryRefused."""
+    # For a MIG instance, `cuDeviceGetUuid_v2` returns the instance's UUID and `cuDeviceGetUuid` the GPU's.
+    gpu = instance = None
     with contextlib.suppress(QueryRefused):
-        card = driver.uuid("cuDeviceGetUuid", device)
+        gpu = driver.uuid("cuDeviceGetUuid", device)
     try:
         instance = driver.uuid("cuDeviceGetUuid_v2", device)
     except QueryRefused:
-        if card is None:
+        if gpu is None:
             raise
-    if instance is None or card is None or instance == card:
-        return {"uuid": f"GPU-{instance or card}"}
-    return {"uuid": f"MIG-{instance}", "parent_uuid": f"GPU-{card}"}
-
-
-def capability(major: int, minor: int) -> str:
-    try:
-        return fields.capability((major, minor))
-    except ValueError as error:
-        raise QueryRefused(f"{SENSELESS}: {error}") from error
+    if instance is None or gpu is None or instance == gpu:
+        return {"uuid": f"GPU-{instance or gpu}"}
+    return {"uuid": f"MIG-{instance}", "parent_uuid": f"GPU-{gpu}"}
 
 
 def read_device(driver: LibCuda, index: int) -> dict[str, object]:
-    """Return the fields of one device that libcuda gives without a context; each field is read separately."""
+    """Return the fields of one device that need no context. A refused field does not prevent the others."""
     fields_read: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
     unknown: dict[str, str] = {}
     try:
@@ -108,11 +102,11 @@ def read_device(driver: LibCuda, index: int) -> dict[str, object]:
         ("name", lambda: driver.text("cuDeviceGetName", device)),
         ("identity", lambda: identity(driver, device)),
         ("pci_address", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
-        ("compute_capability", lambda: capability(attribute(MAJOR), attribute(MINOR))),
+        ("compute_capability", lambda: fields.capability((attribute(MAJOR), attribute(MINOR)))),
         ("multiprocessors", lambda: attribute(MULTIPROCESSOR_COUNT)),
         ("memory_bus_width_bits", lambda: attribute(MEMORY_BUS_WIDTH) or None),
         ("integrated", lambda: bool(attribute(INTEGRATED))),
-        ("memory_total_bytes", lambda: driver.integer("cuDeviceTotalMem_v2", device, kind=ctypes.c_size_t)),
+        ("memory_total_bytes", lambda: driver.integer("cuDeviceTotalMem_v2", device, c_type=ctypes.c_size_t)),
     ):
         try:
             value = read()
@@ -122,6 +116,8 @@ def read_device(driver: LibCuda, index: int) -> dict[str, object]:
             fields_read |= parts
         except QueryRefused as refused:
             unknown["uuid" if name == "identity" else name] = str(refused)
+        except ValueError as error:  # from fields.capability
+            unknown[name] = f"{SENSELESS}: {error}"
     return {"device": fields_read, "unknown": unknown}
 
 
@@ -141,7 +137,7 @@ def main() -> int:
     count = 0
     try:
         code = driver.code("cuInit", 0)
-        say({"driver": {"code": code, "error": driver.words(code) if code else None}})
+        say({"driver": {"code": code, "error": driver.error_text(code) if code else None}})
         if not code:
             count = driver.integer("cuDeviceGetCount")
             if not fields.whole(count, 0, fields.MOST_DEVICES):

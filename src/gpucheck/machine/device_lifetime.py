@@ -1,10 +1,10 @@
-"""Keep a lost device's memory from being freed, and end its process. Loads no torch.
+"""Keep a lost device's memory from being freed, and end its process. This module does not load torch.
 
-Pinned memory that a non-blocking copy has used records an event when it is freed, as does device memory that another
-stream has used. On a lost device the event fails in a C++ destructor: the process is aborted, and the report is lost.
+torch records an event when it frees pinned memory after a non-blocking copy, or device memory that another stream has
+used. On a lost device the event fails in a C++ destructor, which aborts the process with its report.
 
-This module therefore owns such memory, and releases it only right after a wait for the device that raised no error.
-Once the device is lost nothing is freed, and the process ends without the cleanup of Python and C++.
+This module therefore owns such memory. It releases the memory only directly after a wait for the device without an
+error. If the device is lost, nothing is freed, and the process ends without the cleanup of Python and C++.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Waitable(Protocol):
     def synchronize(self) -> None: ...
 
 
-# The owned objects by device, and the errors of lost devices with the objects in their frames. "" is any device.
+# The owned objects by device, and the errors of lost devices, whose frames refer to more objects. "" is any device.
 _OWNED: dict[str, list[object]] = {}
 _LOST: dict[str, list[BaseException]] = {}
 _ANY = ""
 
 
-def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or device memory that another stream will use.
+def own(memory: _T, device: str = _ANY) -> _T:
+    """Own pinned memory, or device memory that another stream will use, until `settle` has waited for `device`.
 
-    It is kept until `settle` has waited for `device`; without a device, until it has waited for any devices.
+    Without `device`, a wait for any device is enough.
     """
-    _OWNED.setdefault(device, []).append(thing)
-    return thing
+    _OWNED.setdefault(device, []).append(memory)
+    return memory
 
 
 def settle(*devices: Waitable, error: BaseException | None = None) -> None:
-    """Wait for the devices. Unless that raises, release the objects owned for them, and those in frames of `error`."""
+    """Wait for the devices. After a wait without error, release their objects and those in the frames of `error`."""
     for device in devices:
         try:
             device.synchronize()
@@ -54,11 +54,11 @@ def settle(*devices: Waitable, error: BaseException | None = None) -> None:
             raise
     if error is not None:
         _clear(error)
-        # Reference cycles of frames and errors would be freed at an arbitrary later time.
+        # Without a collection, reference cycles of frames and errors would be freed at an arbitrary later time.
         gc.collect()
     was_lost = is_lost()
     for name in (*(device.id for device in devices), _ANY):
-        # A device that answers is not lost, whatever error a library reported.
+        # A device that answers is not lost, even if a library reported an error.
         _LOST.pop(name, None)
         _OWNED.pop(name, None)
     if was_lost and not is_lost():
@@ -66,20 +66,20 @@ def settle(*devices: Waitable, error: BaseException | None = None) -> None:
 
 
 def begin(device: Waitable) -> None:
-    """Begin work on a device: release the objects that an earlier command in this process has left."""
+    """Release the objects of earlier commands in this process, before work on the device begins."""
     if _OWNED or _LOST:
         settle(device)
 
 
 def _clear(error: BaseException) -> None:
     cleared: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        link = waiting.pop()
+    remaining: list[BaseException | None] = [error]
+    while remaining:
+        link = remaining.pop()
         if link is None or id(link) in cleared:
             continue
         cleared.add(id(link))
-        waiting += [link.__cause__, link.__context__]
+        remaining += [link.__cause__, link.__context__]
         trace = link.__traceback__
         while trace is not None:
             with contextlib.suppress(RuntimeError):  # the frame is still running
@@ -88,8 +88,8 @@ def _clear(error: BaseException) -> None:
 
 
 def record_error(error: BaseException, device: str | None = None) -> bool:
-    """Record an error. Return whether the device may be lost by it: any error of the device counts until `settle`."""
-    from gpucheck import messages  # imported late, because children must start fast and few have an error
+    """Return whether this is an error of the device. If so, the device counts as lost until `settle`."""
+    from gpucheck import messages  # imported late, because children must start fast and few children have an error
 
     cause, _ = messages.cause_in(messages.chain_of(error))
     is_of_device = cause is not None and cause.whose == "device"
@@ -99,30 +99,30 @@ def record_error(error: BaseException, device: str | None = None) -> bool:
 
 
 def lose(error: BaseException, device: str | None = None) -> None:
-    """Record that this process has lost a device: keep the error with its frames, and free nothing any more."""
-    # Existing reference cycles are never searched again.
+    """Record a lost device with the error that shows the loss. From now on nothing is freed."""
+    # The garbage collector never searches the existing objects again.
     gc.freeze()
     _LOST.setdefault(device or _ANY, []).append(error)
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes
 
-        # Another reference lets these objects outlive this module at the interpreter's end.
-        for kept in (_OWNED, _LOST):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        # With another reference these objects outlive this module at the interpreter's end.
+        for objects in (_OWNED, _LOST):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
-    """Turn the garbage collector off while an import creates many lasting objects."""
-    # A process of gpucheck (`is_ours`) never scans these objects: a scan at its end would take as long as the import.
-    was_on = gc.isenabled()
+    """Turn the garbage collector off while the block creates many permanent objects."""
+    # In a process of gpucheck (`is_ours`) they are never scanned. A scan would take as long as an import of torch.
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if is_ours:
             gc.freeze()
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
@@ -131,13 +131,13 @@ def is_lost() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the children, then this process: flush its streams, but free nothing and run no `atexit` function."""
+    """End the children, then this process. The streams are flushed, but no memory is freed and no `atexit` runs."""
     children = sys.modules.get("gpucheck.machine.child")
     with contextlib.suppress(OSError, ValueError, AttributeError):
         for pid, state in [] if children is None else children.end_all():
-            sys.stderr.write(f"gpucheck: process {pid} could not be ended (state {state}) and is left\n")
+            sys.stderr.write(f"gpucheck: process {pid} could not be ended and still runs (state {state})\n")
     for stream in (sys.stdout, sys.stderr):
-        # The reader of the stream may be gone.
+        # The process that reads the stream may have ended.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
@@ -145,7 +145,7 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Wrap all work of a process and its `sys.exit`. Once it has lost its device, it ends without freeing anything."""
+    """Wrap all work of a process and its `sys.exit`. After the loss of a device, the process frees nothing."""
     try:
         yield
     except SystemExit as ended:

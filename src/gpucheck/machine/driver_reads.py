@@ -1,4 +1,4 @@
-"""Readings of the children that read NVML and libcuda: the parent's side of their protocol, and the data from it."""
+"""The parent's side of the children that read NVML and libcuda."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gpucheck.report.facts import Device
 
 # A driver that keeps its GPUs ready answers well within this time.
 ANSWER_S = 5.0
-# Without persistence mode the driver first starts each unused GPU, in 1 to 3 s each (NVIDIA, Driver Persistence).
-START_OF_A_CARD_S = 3.0
-# The prefix of the state text of a GPU at which NVML hung or crashed its process, and the state of the GPUs after it.
+# Without persistence mode the driver first starts each unused GPU, which takes 1 to 3 s (NVIDIA, Driver Persistence).
+GPU_START_S = 3.0
+# NOT_ANSWERING begins the state of the GPU at which NVML hung or crashed. NOT_READ is the state of the GPUs after it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
 
 def nvml_timeout_s(root: Path = host.ROOT) -> float:
-    """Return how long a healthy driver may take to answer, by the number of GPUs."""
+    """Return the time in which a healthy driver answers, by the number of GPUs."""
     nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     gpus = [device for device in host.pci_devices(root) or () if device.is_gpu]
-    return ANSWER_S + START_OF_A_CARD_S * max(len(nodes), len(gpus))
+    return ANSWER_S + GPU_START_S * max(len(nodes), len(gpus))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device as one library reports it.
+    """One library's report on one device.
 
-    `unknown` maps each field without a value (`group/field`, or `*` for all others) to the reason. `lacks` are the
-    fields that a later line of the child supplies.
+    `unknown` maps each field without a value (`group/field`, or `*` for all others) to the reason. A later line of the
+    child has the fields `lacks`.
     """
 
     device: Device
@@ -48,9 +48,9 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """The answers of NVML or libcuda: `code` is the result of its start, `error` why some or all readings are missing.
+    """The report of NVML or libcuda. `code` is the result of nvmlInit or cuInit.
 
-    `version` is libcuda's; the other three versions are NVML's.
+    `error` is the reason if readings are missing. `version` is from libcuda; the other three versions are from NVML.
     """
 
     code: int | None = None
@@ -65,8 +65,8 @@ class DriverReading:
 
 
 def nvml_reading(lines: Sequence[Message], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
-    """Return NVML's reading. `broken` is why its lines are incomplete; `by_nvml`: a call into NVML hung or crashed."""
-    # A device whose last line is missing keeps its identity, with the reason why the rest is unknown.
+    """Return NVML's reading. `broken` is the reason if the lines are incomplete; `by_nvml`: NVML hung or crashed."""
+    # If the last line of a device is missing, its identity is still known, and `broken` is the reason for the rest.
     driver: Message = {}
     rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
@@ -77,27 +77,27 @@ def nvml_reading(lines: Sequence[Message], broken: str | None = None, *, by_nvml
             driver = line["driver"]
             for index in range(line.get("count", 0)):
                 rows[index] = DeviceReading(Device(kind="cuda", nvml_index=index), lacks=("*",))
-        elif "place" in line:
-            rows[line["place"]] = from_json(DeviceReading, line)
+        elif "index" in line:
+            rows[line["index"]] = from_json(DeviceReading, line)
         elif "instance" in line:
             instances.append(from_json(DeviceReading, line))
-    for place, row in rows.items():
+    for index, row in rows.items():
         if broken and row.lacks:
-            state = f"{NOT_ANSWERING}: {broken}" if by_nvml and place == at else None
+            state = f"{NOT_ANSWERING}: {broken}" if by_nvml and index == at else None
             if "*" in row.lacks:
                 state = state or (NOT_READ if by_nvml else f"not read: {broken}")
             device = replace(row.device, state=row.device.state or state)
-            rows[place] = DeviceReading(device, {**dict.fromkeys(row.lacks, broken), **row.unknown})
+            rows[index] = DeviceReading(device, {**dict.fromkeys(row.lacks, broken), **row.unknown})
     reading = from_json(DriverReading, driver)
     devices = (*(replace(row, lacks=()) for row in rows.values()), *instances)
     return replace(reading, error=broken or reading.error, devices=devices)
 
 
 class LibraryReader:
-    """A child that reads one of NVIDIA's libraries. It is asked first and awaited later, after other work."""
+    """A child that reads one of NVIDIA's libraries. Between `ask` and `reading` the parent can do other work."""
 
     library, module = "", ""
-    # The request that the child waits for, if it does.
+    # The default request; None if the child starts without a request.
     request: Mapping[str, bool] | None = None
 
     def __init__(
@@ -107,32 +107,31 @@ class LibraryReader:
         start: StartChild | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self._timeout_s = timeout_s
-        # This function is called with a sentence if NVML starts slowly.
-        self._waiting = waiting
+        """Prepare the reader. `waiting` is called with a sentence if NVML starts slowly."""
+        self._timeout_s, self._waiting = timeout_s, waiting
         self._start = start or (lambda: LineChild(python_argv(self.module)))
         self._session: ChildSession | None = None
-        self._asked = 0.0
+        self._asked_s = 0.0
         self._failed: str | None = f"{self.library} was not asked"
         self._how: How | None = None
 
-    def ask(self, **wanted: bool) -> None:
-        """Start the child if it does not run, and send the request."""
-        self._asked, self._failed = time.monotonic(), None
+    def ask(self, **options: bool) -> None:
+        """Start the child if none runs, and send the request with these options."""
+        self._asked_s, self._failed = time.monotonic(), None
         try:
             if self._session is None:
                 self._session = ChildSession(self._start)
             if self.request is not None:
-                self._session.send({**self.request, **wanted})
+                self._session.send({**self.request, **options})
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
     def _answer(
         self, limit_s: float, each_s: float = math.inf, slow: Callable[[], object] | None = None
     ) -> tuple[list[Message], str | None]:
-        """Return the lines of the answer, and the reason why they are incomplete, or None.
+        """Return the lines of the answer, and the reason if they are incomplete, else None.
 
-        `each_s` limits the wait for every later line. `slow` is called if the first line takes longer than `ANSWER_S`.
+        `each_s` limits the wait for each line after the first. `slow` is called if the first takes over `ANSWER_S`.
         """
         lines: list[Message] = []
         try:
@@ -174,7 +173,7 @@ class NvmlReader(LibraryReader, AbstractContextManager["NvmlReader"]):
             "driver starts each GPU first"
         )
         slow = partial(self._waiting, text) if limit_s > ANSWER_S else None
-        lines, broken = self._answer(limit_s, ANSWER_S + START_OF_A_CARD_S, slow)
+        lines, broken = self._answer(limit_s, ANSWER_S + GPU_START_S, slow)
         if broken:
             self.close()
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
@@ -185,11 +184,11 @@ class CudaReader(LibraryReader, AbstractContextManager["CudaReader"]):
 
     library, module = "libcuda", LIBCUDA_READER
 
-    def reading(self, *, cards_are_up: bool = False) -> DriverReading:
-        """Return libcuda's reading. `cards_are_up`: NVML has answered and keeps the GPUs started."""
+    def reading(self, *, are_gpus_up: bool = False) -> DriverReading:
+        """Return libcuda's reading. `are_gpus_up`: NVML has answered and keeps the GPUs started."""
         limit_s = nvml_timeout_s() if self._timeout_s is None else self._timeout_s
-        if cards_are_up:
-            limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))
+        if are_gpus_up:
+            limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked_s + ANSWER_S))
         lines, broken = self._answer(limit_s)
         self.close()
         driver = {name: value for line in lines for name, value in (line.get("driver") or {}).items()}

@@ -1,7 +1,7 @@
-"""The meaning of an exception for the device. Only this module turns an exception into a fault. Imports no torch.
+"""Turn an exception into a fault (`device`, `memory` or `error`). No other module decides what an exception means.
 
-If the exception's class and text do not decide, a small kernel in a fresh process does. A healthy GPU must not be
-blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug.
+If the exception's class and text do not decide, small kernels in a fresh process decide. A healthy GPU must not be
+blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from gpucheck.report.fault import Fault, FaultKind, first_line
 # Importing torch from a cold disk takes up to a minute, and the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
-# Each element of a product of matrices of ones equals the inner dimension, in any precision.
+# The side of a matrix of ones. Each element of the product of two of them equals the side, in any precision.
 _SIDE = 64
 
-# Installed packages lie within Python's folder.
+# Packages in these folders are below Python's folder, but are no part of Python.
 _OURS = Path(gpucheck.__file__).parent
 _PYTHON, _INSTALLED = Path(os.__file__).parent, ("site-packages", "dist-packages")
-# Bytecode instructions that raise an error of Python code or of Python itself. All others call into a library.
+# Bytecode instructions that raise an error of Python code or of Python itself. Other instructions call a library.
 _RAISING = frozenset({"RAISE_VARARGS", "RERAISE", "FOR_ITER"})
 
-# A function of the device's name. It returns WORKS, why the device fails, or None if that is unknown.
+# A function of the device's name. It returns WORKS, why the device fails, or None if unknown.
 Ask = Callable[[str], str | None]
 
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
-    """Return the meaning of an exception of the command `where` on `device`. `ask` is called if that does not tell."""
+    """Return the fault of an exception in the command `where`. `ask` is called if the exception does not decide."""
     cause, raised, text = _cause_and_text(error)
     whose = cause and cause.whose
     kind: FaultKind
@@ -50,7 +50,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     elif whose == "memory":
         kind = "memory"
     else:
-        # Only a RuntimeError can come from a device. The CPU cannot be the broken device, because it runs this program.
+        # Only a RuntimeError can come from a device. The CPU is not broken, because it runs this program.
         if device not in (None, "cpu") and isinstance(error, RuntimeError):
             fresh = (ask or fresh_process)(device)
         kind = "error" if fresh in (None, WORKS) else "device"
@@ -62,20 +62,20 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
 
 
 def _cause_and_text(error: BaseException) -> tuple[messages.Cause | None, str, str]:
-    """Return an exception's cause, with the class and text of the exception in its chain that shows it."""
+    """Return the cause of an exception, with the class and the text of the exception in its chain with this cause."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
-        # A gpucheck error from another process names its origin only in its reason.
+        # A gpucheck error from another process has the original class and text only in its reason.
         name, _, text = error.why.partition(": ")
-        named = text and name.replace(".", "").isidentifier()
-        raised, text = (name, text) if named else ("", error.why)
+        is_class = text and name.replace(".", "").isidentifier()
+        raised, text = (name, text) if is_class else ("", error.why)
         return messages.cause_of(error.why), raised.rpartition(".")[2], text
     shown = (type(error).__name__, str(error)) if cause is None else (link.classes[0].rpartition(".")[2], link.message)
     return cause, *shown
 
 
 def is_device(error: GpucheckError) -> bool:
-    """Return whether a gpucheck error came from a failed device. An unusable device has not failed."""
+    """Return whether a gpucheck error came from a failed device. A device that cannot be used has not failed."""
     if isinstance(error, DeviceFailed):
         return True
     cause, _, _ = _cause_and_text(error)
@@ -84,15 +84,15 @@ def is_device(error: GpucheckError) -> bool:
 
 def is_of_library(error: BaseException) -> bool:
     """Return whether torch or one of its libraries raised this error; otherwise it is a bug in gpucheck."""
-    # torch's C++ raises RuntimeError and leaves no frame: the innermost frame is gpucheck's, at a call and not at a
-    # `raise`. A call that is not allowed (`whose` is `program`) is a bug in gpucheck all the same.
+    # torch's C++ raises RuntimeError without a frame, so the innermost frame is a call in gpucheck, not a `raise`. An
+    # invalid call (`whose` is `program`) is a bug in gpucheck even if torch raises.
     trace = error.__traceback__
     if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
         return False
     cause, _, _ = _cause_and_text(error)
     if cause is not None and cause.whose == "program":
         return False
-    if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # a converted exception of a generator
+    if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # Python converts these in a generator
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next
@@ -104,15 +104,15 @@ def is_of_library(error: BaseException) -> bool:
 
 
 def fresh_process(device: str) -> str | None:
-    """Run small kernels in a fresh process. Return WORKS, why they failed, or None if the result proves nothing."""
+    """Run small kernels in a fresh process. Return WORKS, why they fail, or None if the result proves nothing."""
     return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
 def read(output: ChildOutput) -> str | None:
-    """Return the result of a fresh process. Full memory, or a device in exclusive use, proves nothing."""
+    """Return the result of a fresh process. Full memory or a device in exclusive use proves nothing: None."""
     answer, ending = output.merged, output.ending
     if "ok" not in answer:
-        # A process that ended before torch was loaded, or that was killed from outside, has not reached the device.
+        # A process that ended before torch was loaded, or that was killed, proves nothing about the device.
         if not answer or ending.how == "killed":
             return None
         return f"no answer within {ending.limit_s:.0f} s" if ending.how == "late" else f"ended with {ending.status}"
@@ -124,29 +124,29 @@ def read(output: ChildOutput) -> str | None:
 
 
 def main() -> int:
-    """Open the device, run the kernels, and print the outcome in one line of JSON."""
+    """Open the device, run the kernels, and send the result."""
     say = claim_stdout()
-    import torch  # noqa: F401 - what takes long and is not the device's
+    import torch  # noqa: F401 - importing takes long and does not use the device
 
     say({"loaded": True})
     try:
-        wrong = _kernels(sys.argv[1])
-    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the answer
-        wrong = first_line(error.why if isinstance(error, GpucheckError) else str(error)) or type(error).__name__
-    say({"ok": wrong is None, "text": wrong})
+        problem = _kernels(sys.argv[1])
+    except Exception as error:  # noqa: BLE001 - every exception of torch and the driver is a result
+        problem = first_line(error.why if isinstance(error, GpucheckError) else str(error)) or type(error).__name__
+    say({"ok": problem is None, "text": problem})
     return 0
 
 
 def _kernels(device_id: str) -> str | None:
-    """Return what is wrong with a sum, a product and a convolution of ones, each of another library; or None."""
+    """Return the error of a sum, a product or a convolution of ones (each uses another library), or None."""
     import torch
 
     from gpucheck.machine import accel
 
     opened = accel.open_device(device_id)
     with opened.as_current():
-        if (reason := opened.why_broken()) is not None:
-            return reason
+        if (problem := opened.why_broken()) is not None:
+            return problem
         square = torch.ones(_SIDE, _SIDE, device=opened.device)
         product = (square @ square).sum().item()
         image, kernel = torch.ones(1, 1, 8, 8, device=opened.device), torch.ones(1, 1, 3, 3, device=opened.device)
@@ -154,5 +154,5 @@ def _kernels(device_id: str) -> str | None:
         opened.synchronize()
     if product != _SIDE**3:
         return f"the sum of a product of ones is {product}, not {_SIDE**3}"
-    # The 3 × 3 kernel fits at 6 × 6 positions.
+    # In an 8 × 8 image, a 3 × 3 kernel has 6 × 6 positions.
     return None if convolved == 36 * 9 else f"the sum of a convolution of ones is {convolved}, not {36 * 9}"

@@ -1,6 +1,6 @@
-"""The machine outside its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's kernel module.
+"""Read the machine, except its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's module.
 
-/proc, /sys and /dev are read under `root`, for tests. macOS and Windows lack them: only psutil's figures are available.
+Tests pass another `root` for /proc, /sys and /dev. macOS and Windows have only psutil's values.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpucheck.report.facts import Device, Driver, Host, Process, Python
 
 # Kernel drivers that reserve a device for a virtual machine, so that this system cannot use it.
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
-# NVML's utilization covers the last second or less. At half or more, clocks and link had no time to become idle.
+# NVML's utilization covers the last second or less. A GPU with at least this utilization had no time to become idle.
 AT_WORK_PERCENT = 50.0
-# The inode of the machine's own PID namespace: PROC_PID_INIT_INO of Linux's proc_ns.h.
-MACHINE_NAMESPACE = "pid:[4026531836]"
+# The inode of the host's PID namespace: PROC_PID_INIT_INO of Linux's proc_ns.h.
+HOST_NAMESPACE = "pid:[4026531836]"
 ROOT = Path("/")
 
 
@@ -80,13 +80,13 @@ def memory(root: Path = ROOT) -> HostMemory:
 
 
 def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit of this process's control groups and the least memory left in one, in bytes."""
-    # Both are None without a limit. Inactive file pages do not count as used: the kernel frees them under pressure.
+    """Return the lowest limit of this process's control groups and the least memory left in one (bytes), or None."""
+    # Inactive file pages do not count as used, because the kernel frees them under pressure.
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
         used = _digits(text_of(folder / used_name))
-        figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
-        inactive = _digits(figures.get("total_inactive_file") or figures.get("inactive_file", "")) or 0
+        counters = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
+        inactive = _digits(counters.get("total_inactive_file") or counters.get("inactive_file", "")) or 0
         for limit in (_digits(text_of(folder / name)) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
@@ -95,34 +95,33 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
-    """Return how many processes the OOM killer has ended in this control group, else on the machine, or None."""
+    """Return the number of processes that the OOM killer ended in this control group, else on the machine, or None."""
     counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
     texts = map(text_of, (*counts, root / "proc/vmstat"))
-    found = (re.search(r"^oom_kill (\d+)\s*$", text, re.MULTILINE | re.ASCII) for text in texts)
-    return next((int(match[1]) for match in found if match), None)
+    matches = (re.search(r"^oom_kill (\d+)\s*$", text, re.MULTILINE | re.ASCII) for text in texts)
+    return next((int(match[1]) for match in matches if match), None)
 
 
-def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
+def _memory_groups(root: Path) -> Iterator[tuple[Path, list[str], str]]:
     """Yield this process's control groups (version 2 or 1) and their ancestors: folder, limit files and usage file."""
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
-        names: tuple[str, ...]
         if hierarchy == "0" and not controllers:
-            mount, names, used = root / "sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current"
+            mount, names, used = root / "sys/fs/cgroup", ["memory.max", "memory.high"], "memory.current"
         elif "memory" in controllers.split(","):
-            mount, names, used = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes"
+            mount, names, used = root / "sys/fs/cgroup/memory", ["memory.limit_in_bytes"], "memory.usage_in_bytes"
         else:
             continue
-        # Inside a container the path may be the host's; only the mount is then visible.
-        own = mount / path.lstrip("/")
-        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
+        # Inside a container the path may be the host's. Then only the mount exists.
+        group = mount / path.lstrip("/")
+        folders = [folder for folder in (group, *group.parents) if folder.is_relative_to(mount) and folder.is_dir()]
         yield from ((folder, names, used) for folder in folders)
 
 
 def read(root: Path = ROOT) -> Host:
-    now = memory(root)
+    memory_now = memory(root)
     gpus = [device for device in pci_devices(root) or () if device.is_gpu]
-    # This file holds what platform.release() returns, but under `root`.
+    # Tests can replace this file, but not the result of platform.release().
     release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
         system=platform.system() or None,
@@ -130,10 +129,10 @@ def read(root: Path = ROOT) -> Host:
         architecture=platform.machine() or None,
         wsl="microsoft" in release.lower(),
         container=container(root),
-        memory_total_bytes=now.total,
-        memory_available_bytes=now.available,
-        container_limit_bytes=now.container_limit,
-        container_available_bytes=now.container_available,
+        memory_total_bytes=memory_now.total,
+        memory_available_bytes=memory_now.available,
+        container_limit_bytes=memory_now.container_limit,
+        container_available_bytes=memory_now.container_available,
         nvidia_pci_addresses=tuple(gpu.address for gpu in gpus),
         nvidia_pci_drivers={gpu.address: gpu.driver for gpu in gpus if gpu.driver is not None},
         nvidia_device_nodes=nvidia_device_nodes(root),
@@ -162,7 +161,7 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def kernel_driver(root: Path = ROOT) -> Driver:
-    """Return what the kernel reports about NVIDIA's module; nothing without /proc/driver and /sys/module."""
+    """Return the kernel's report on NVIDIA's module; all fields are None without /proc/driver and /sys/module."""
     text = text_of(root / "proc/driver/nvidia/version")
     if not text:
         modules = root / "sys/module"
@@ -177,14 +176,14 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
-    """Return the NUMA node of each PCI address. An address is left out if sysfs has no node for it, or has -1."""
+    """Return the NUMA node of each PCI address; an address without a node (or with -1) in sysfs is left out."""
     nodes = {address: _digits(text_of(root / "sys/bus/pci/devices" / address / "numa_node")) for address in addresses}
     return {address: node for address, node in nodes.items() if node is not None}
 
 
 def cpu() -> Device:
     """Return the CPU as a device. `cores_allowed` is the number of cores that this process may use (affinity)."""
-    now = memory()
+    memory_now = memory()
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     load: float | None = None
     with suppress(AttributeError, OSError):
@@ -193,9 +192,9 @@ def cpu() -> Device:
         kind="cpu",
         id="cpu",
         name=model[1].strip() if model else (platform.processor() or platform.machine() or None),
-        memory_total_bytes=now.total,
-        memory_used_bytes=now.total - now.available,
-        memory_free_bytes=now.available,
+        memory_total_bytes=memory_now.total,
+        memory_used_bytes=memory_now.total - memory_now.available,
+        memory_free_bytes=memory_now.available,
         memory_source="psutil",
         cores_allowed=len(cores()),
         load_1min=load,
@@ -210,16 +209,16 @@ def cores() -> tuple[int, ...]:
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     """Return the total bytes of the last-level caches of this process's cores (Linux), or None."""
-    # A cache shared by several cores counts once.
-    own = cores()
+    allowed = cores()
+    # A cache that several cores share is one entry.
     caches: dict[tuple[int, str], int] = {}
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         core = int(folder.parent.parent.name.removeprefix("cpu"))
-        level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
+        level, cache_type = (text_of(folder / name).strip() for name in ("level", "type"))
         size = re.fullmatch(r"(\d+)([KMG]?)", text_of(folder / "size").strip())
-        if core in own and size and level.isdigit() and kind != "Instruction":
-            in_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
-            caches[int(level), text_of(folder / "shared_cpu_list")] = in_bytes
+        if core in allowed and size and level.isdigit() and cache_type != "Instruction":
+            size_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
+            caches[int(level), text_of(folder / "shared_cpu_list")] = size_bytes
     last = max((level for level, _ in caches), default=0)
     return sum(size for (level, _), size in caches.items() if level == last) or None
 
@@ -232,7 +231,7 @@ def cpu_flags() -> frozenset[str]:
 def process_name(pid: int) -> str | None:
     """Return the name of a process; None if this system cannot see the process."""
     try:
-        # A process may have any name, so control characters are escaped.
+        # A process can have control characters in its name.
         return visible(psutil.Process(pid).name(), keep="") or None
     except (psutil.Error, OverflowError, ValueError):
         return None
@@ -243,39 +242,39 @@ def detailed(process: Process) -> Process:
     try:
         running = psutil.Process(process.pid)
         with running.oneshot():
-            user, words, started = running.username(), running.cmdline(), running.create_time()
-    except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError is a user id without a name
+            user, arguments, started = running.username(), running.cmdline(), running.create_time()
+    except (psutil.Error, OverflowError, ValueError, KeyError):  # psutil raises KeyError for a user id without a name
         return process
-    # The command becomes one line, whatever characters its arguments contain.
-    command = "".join(sign if sign.isprintable() else " " for sign in " ".join(words)).strip()
+    # Line breaks and control characters in the arguments become spaces.
+    command = "".join(char if char.isprintable() else " " for char in " ".join(arguments)).strip()
     return replace(process, user=user, command=command or None, age_s=max(time.time() - started, 0.0))
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     """Return the name of the process with this PID of the host; None if this system cannot see the process."""
-    # Inside a container another process may have the PID, so it must have NVIDIA's library or device mapped.
-    sees_machine = sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
-    return process_name(pid) if sees_machine or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
+    # Inside a container another process may have the same PID. The right one has NVIDIA's library or device mapped.
+    sees_host = sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == HOST_NAMESPACE
+    return process_name(pid) if sees_host or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
 
 # Programs that only monitor the GPUs. The kernel cuts a name at 15 characters.
-_WATCHERS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
+_MONITORS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
 
 
 def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
-    """Return the processes that have these device nodes open, and how many this user may not inspect."""
-    # A zombie counts, with the kind `zombie`, if threads of it still run and have a node open.
+    """Return the processes that have these device nodes open, and the number of processes hidden from this user."""
+    # A zombie whose threads still run can have a node open. Its kind is `zombie`.
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
         name = visible(text_of(folder / "comm").strip(), keep="") or None
-        if name in _WATCHERS:
+        if name in _MONITORS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
         threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
-        owners = threads if is_zombie else iter([folder])
+        tasks = threads if is_zombie else iter([folder])
         try:
-            opened = {os.readlink(link) for owner in owners for link in (owner / "fd").iterdir()}
+            opened = {os.readlink(link) for task in tasks for link in (task / "fd").iterdir()}
         except FileNotFoundError:  # the process has ended
             continue
         except OSError:
@@ -287,14 +286,14 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
 
 
 def _digits(text: str) -> int | None:
-    """Return a number as the kernel writes it; None for any other text, which a replaced /proc or /sys may contain."""
+    """Return the number in a text of the kernel; None for any other text, as in a simulated /proc or /sys."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """An NVIDIA PCI device: its address, its device and class numbers, and the kernel driver bound to it."""
+    """An NVIDIA PCI device. `device` and `class_code` are hexadecimal; `driver` is the kernel driver bound to it."""
 
     address: str
     device: str | None = None
@@ -319,7 +318,7 @@ def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
 
 
 def sleeping(root: Path = ROOT) -> tuple[str, ...]:
-    """Return the PCI addresses of NVIDIA's GPUs if all are suspended, as in a laptop; a query would wake them."""
+    """Return the PCI addresses of NVIDIA's GPUs if all are suspended, else nothing. A query would wake the GPUs."""
     gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
     states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
     return tuple(gpus) if states == {"suspended"} else ()

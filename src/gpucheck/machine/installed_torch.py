@@ -1,6 +1,4 @@
-"""The installed torch: the target of its build, read without importing it; the devices that only torch knows; its
-import, which takes seconds and may hang or crash.
-"""
+"""Read the build of the installed torch, list the devices that only torch shows, and import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from gpucheck.report.fault import first_line
 
 # Importing torch from a cold disk or a network file system takes up to a minute.
 TIMEOUT_S = 60.0
-# The assignment of a string or None in `version.py`, such as `cuda: Optional[str] = '12.8'`.
+# An assignment of a string or None in `version.py`, such as `cuda: Optional[str] = '12.8'`.
 _ASSIGNED = re.compile(r"""^(\w+)(?: *:[^=\n]*)? *= *(?:(['"])(.*)\2|None)\s*(?:#.*)?$""", re.MULTILINE)
 
 
@@ -36,32 +34,32 @@ def read() -> TorchBuild:
 
 
 def from_folder(folder: Path) -> TorchBuild:
-    """Return the build of the torch in this package folder. A field that `version.py` does not define is None."""
-    names = {match[1]: match[3] for match in _ASSIGNED.finditer(text_of(folder / "version.py"))}
-    if not {"__version__", "cuda"} <= names.keys():
+    """Return the build of the torch in this package folder. Fields that `version.py` does not define are None."""
+    values = {match[1]: match[3] for match in _ASSIGNED.finditer(text_of(folder / "version.py"))}
+    if not {"__version__", "cuda"} <= values.keys():
         return TorchBuild(path=str(folder))
-    toolkits = {"cuda": names.get("cuda"), "rocm": names.get("hip"), "xpu": names.get("xpu")}
+    toolkits = {"cuda": values.get("cuda"), "rocm": values.get("hip"), "xpu": values.get("xpu")}
     built_for = next((name for name, version in toolkits.items() if version), "cpu")
     return TorchBuild(
-        version=names.get("__version__"),
+        version=values.get("__version__"),
         path=str(folder),
         built_for=built_for,
         toolkit_version=toolkits.get(built_for),
-        git_version=names.get("git_version"),
+        git_version=values.get("git_version"),
     )
 
 
 def load(budget_s: float | None = None) -> None:
     """Import torch into this process, within the command's time budget. Raises CannotLook if that is impossible."""
-    # A KeyboardInterrupt in torch's compiled code ends the process by SIGABRT or becomes an ImportError. Signals are
-    # therefore raised only after the import. A second one ends the process at once, the first one after `patience_s`.
+    # A KeyboardInterrupt in torch's compiled code aborts the process or becomes an ImportError, so signals wait until
+    # the import ends. The second signal, or the first one after `patience_s`, ends the process at once.
     if "torch" in sys.modules:
         return
     if budget_s is not None:
         watchdog.ends_by(budget_s, time.monotonic())
     try:
-        held = child.signals_held(second_ends=True, patience_s=errors.patience_s)
-        with watchdog.unbroken(), held, device_lifetime.loading(is_ours=errors.began_s is not None):
+        signals = child.signals_held(second_ends=True, patience_s=errors.patience_s)
+        with watchdog.unbroken(), signals, device_lifetime.loading(is_ours=errors.began_s is not None):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: ctypes cannot load one of torch's libraries
         raise CannotLook("torch cannot be imported", first_line(str(error)), "see `gpucheck doctor`") from error
@@ -79,7 +77,7 @@ def could_see_another(build: TorchBuild) -> bool:
 
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
-    """Return the accelerators that only torch knows (ROCm, XPU, MPS), which a child asks."""
+    """Return the accelerators that only torch shows (ROCm, XPU, MPS). A child loads torch."""
     output = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
     if "devices" in output.merged:
         return TorchDevices(tuple(from_json(Device, row) for row in output.merged["devices"]))
@@ -87,7 +85,7 @@ def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
 
 
 def listed(torch: Any) -> list[dict[str, Any]]:
-    """Return torch's accelerators as fields of Device. No device context is created unless torch needs one."""
+    """Return torch's accelerators as fields of Device."""
     # is_available() comes first, because torch 2.6's current_accelerator() raises without an accelerator.
     if not torch.accelerator.is_available():
         return []

@@ -1,4 +1,4 @@
-"""The state of NVIDIA's kernel driver in /sys, /dev and the kernel's log, all read under `root`, for tests."""
+"""Read the kernel log: its lines about NVIDIA's driver, and the events in these lines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from gpucheck.machine.host import ROOT
 from gpucheck.machine.nvml_fields import RECOVERY_ACTIONS
 from gpucheck.report.facts import Driver, XidError
 
-# The most of the log that is read; a kernel keeps less by default.
+# At most this much of the log is read. By default a kernel stores less.
 LOG_BYTES = 4 * 2**20
-# The journal has the kernel's log for members of its group, even if only root may read /dev/kmsg.
+# Members of the journal's group can read the log there, even if only root may read /dev/kmsg.
 JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
 JOURNAL_TIMEOUT_S = 2.0
 _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
 
 
 def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return the kernel's lines about NVIDIA's driver, oldest first, with seconds since boot; or None and why not."""
-    # Systemd's journal is read if only root may read the kernel's own device.
+    """Return the log's lines about NVIDIA's driver, oldest first, with seconds since boot; or None and the reason."""
     lines, refused = log_from_device(root / "dev/kmsg")
     if lines is None and journal and root == ROOT:
         lines = log_from_journal()
@@ -33,24 +32,24 @@ def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | N
 
 
 def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return /dev/kmsg from its first record to its current end, without waiting for more."""
+    """Return the lines of /dev/kmsg about NVIDIA's driver, without waiting for new ones; or None and the reason."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         return None, os.strerror(error.errno or 0)
     records: list[str] = []
-    taken = 0
+    bytes_read = 0
     try:
-        while taken < LOG_BYTES:
+        while bytes_read < LOG_BYTES:
             try:
                 record = os.read(handle, 8192)
-            except BlockingIOError:  # the end
+            except BlockingIOError:  # the end of the log
                 break
-            except BrokenPipeError:  # the record was overwritten in the meantime; the next read continues after it
+            except BrokenPipeError:  # the kernel has overwritten the record; the next read returns the one after it
                 continue
             if not record:
                 break
-            taken += len(record)
+            bytes_read += len(record)
             records += record.decode("utf-8", "replace").splitlines()
     except OSError as error:
         if not records:
@@ -61,22 +60,20 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
 
 
 def log_from_journal() -> tuple[str, ...] | None:
-    """Return the journal's copy of the log; None if there is no journal, or it shows this user nothing."""
+    """Return the journal's lines about NVIDIA's driver; None if this user cannot read a journal."""
     with contextlib.suppress(OSError):
         journal = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
-        # The journal appears empty to a user outside its group.
+        # The journal is empty for a user outside its group.
         if journal.returncode == 0 and journal.stdout.strip():
             return relevant(journal.stdout.splitlines())
     return None
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines about NVIDIA's driver."""
-    # A record of /dev/kmsg is `priority,number,microseconds,flags;text`, with `\x0a` for a line break. Lines that begin
-    # with a blank name its device.
+    # A record of /dev/kmsg is `priority,number,microseconds,flags;text`. The text has `\x0a` for a line break.
     lines = []
     for record in records:
-        if record.startswith(" ") and "=" in record and "NVRM" not in record:
+        if record.startswith(" ") and "=" in record and "NVRM" not in record:  # the device of the record before it
             continue
         match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
         stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)
@@ -84,24 +81,24 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-# -- events in it: Xid errors of GPUs, SXid errors of NVSwitches, GPUs that did not start ------------------------------
+# -- events: Xid errors of GPUs, SXid errors of NVSwitches, GPUs that did not start ------------------------------------
 
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
 SXID = re.compile(r"nvidia-nvswitch\d*: SXid \((?P<device>[^)]*)\): (?P<number>\d+),? *(?P<rest>.*)")
-# Lines with details of the preceding event, which may have been overwritten. The driver's number for fatal is 1.
+# A line with details of the preceding event, whose own line may already be overwritten. Severity 1 is fatal.
 _DETAIL = re.compile(r"Severity (?P<severity>\d)|Data\b")
-# The driver's word decides, because some numbers are printed with different words.
+# The driver prints some numbers with different severities, so the word decides.
 _WORD = re.compile(r"(?P<word>Fatal|Non-fatal|Correctable)\b,? *", re.IGNORECASE)
-# The SXid that ends SXid 10004 (too hot).
+# SXid 10005 ends SXid 10004 (too hot).
 _COOLED = {10005: 10004}
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
 # Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. The number may be missing.
 _ACTION = re.compile(r"recovery action changed from .* to (?:0x(?P<number>[0-9a-f]+)|(?P<words>\w.*))", re.IGNORECASE)
 RECOVERY = 154
-# The module logs this as it loads. It sets up every GPU again, so earlier faults are past.
+# The kernel module logs this line when it is loaded. It then sets up every GPU again, so earlier errors are past.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
-# The line that is logged as an NVSwitch is set up, with its address or without.
+# The driver logs this line when it sets up an NVSwitch, with or without the address.
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device(?P<device>.*)")
 # The driver's lines about NVLink, apart from Xid and SXid errors.
 NVLINK = re.compile(r"NVRM: (?:GPU\d+ )?knvlink\w+: .*\bfailed\b.*", re.IGNORECASE)
@@ -120,21 +117,19 @@ START = tuple(
 
 
 _Errors = dict[tuple[int, str], XidError]
-# The fields of `Driver` that come from the log.
 LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
 
 
 def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver | None = None) -> Driver:
-    """Return the driver with the events of these lines: Xid errors, once per number and GPU; SXid errors, once per
-    number and NVSwitch; why GPUs did not start, by PCI address; and other failures of NVLink.
+    """Return the driver with the events of these lines: one XidError for each number and GPU, or number and NVSwitch.
 
-    `booted_s` is when the kernel's clock began, in seconds since 1970; without it, errors have no time.
+    `booted_s` is the start of the kernel's clock in seconds since 1970. Without it, errors have no time.
     """
     xids: _Errors = {}
     sxids: _Errors = {}
     reasons: dict[str, str] = {}
     links: dict[str, None] = {}
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if _LOADED.search(line):
             _end(xids)
             _end(sxids)
@@ -148,10 +143,10 @@ def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver |
         elif match := NVLINK.search(line):
             links[match[0]] = None
         elif (rank := _rank(line)) is not None:
-            # The message has several lines, and only one of them has the address.
-            near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
-            near = [other for other in near if _stamp(other) == _stamp(line)]
-            address = next((_address(other) for other in near if "NVRM" in other and _ADDRESS.search(other)), None)
+            # The message has several lines with the same time stamp, and only one of them has the address.
+            nearby = [line, *reversed(lines[max(index - 2, 0) : index]), *lines[index + 1 : index + 2]]
+            message = [text for text in nearby if _stamp(text) == _stamp(line)]
+            address = next((_address(text) for text in message if "NVRM" in text and _ADDRESS.search(text)), None)
             if address is not None and (address not in reasons or rank <= (_rank(reasons[address]) or 0)):
                 reasons[address] = line[line.index("NVRM") :].strip()
             if address is not None and rank == 0:
@@ -176,7 +171,7 @@ def _rank(line: str) -> int | None:
 
 
 def _end(errors: _Errors, address: str | None = None) -> None:
-    """Mark the errors of this device, by default of all, as past."""
+    """Mark the errors of the device at this address as past; None means all devices."""
     for key, error in errors.items():
         if address in (None, error.pci_address):
             errors[key] = replace(error, is_past=True)
@@ -185,37 +180,37 @@ def _end(errors: _Errors, address: str | None = None) -> None:
 def _add_xid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     number, address = int(match["number"]), _address(match["device"])
     action = _ACTION.search(match["rest"]) if number == RECOVERY else None
-    asked = None if action is None else _asked(action)
-    if asked == "none":
+    requested = None if action is None else _requested_action(action)
+    if requested == "none":
         return _end(errors, address)
-    before = errors.get((number, address))
-    count = 1 if before is None else before.count + 1
+    earlier = errors.get((number, address))
+    count = 1 if earlier is None else earlier.count + 1
     is_fatal = None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", "")
-    errors[number, address] = XidError(number, address, at, count, asked, is_fatal)
+    errors[number, address] = XidError(number, address, at, count, requested, is_fatal)
 
 
 def _add_sxid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     number, address = int(match["number"]), _address(match["device"])
-    before, cooled = errors.get((number, address)), errors.get((_COOLED.get(number, 0), address))
+    earlier, cooled = errors.get((number, address)), errors.get((_COOLED.get(number, 0), address))
     detail, word = _DETAIL.match(match["rest"]), _WORD.match(match["rest"])
     if cooled is not None:
         errors[cooled.number, address] = replace(cooled, is_past=True)
-    elif number == 22013 or number in _COOLED or (detail is not None and before is not None):
-        return  # NVIDIA says to ignore 22013
+    elif number == 22013 or number in _COOLED or (detail is not None and earlier is not None):
+        return  # NVIDIA's documentation says to ignore 22013
     elif detail is not None:
         is_fatal = None if detail["severity"] is None else detail["severity"] == "1"
         errors[number, address] = XidError(number, address, at, is_fatal=is_fatal)
     else:
         is_fatal = None if word is None else word["word"].lower() == "fatal"
-        if before is not None and not before.is_past and before.is_fatal:
+        if earlier is not None and not earlier.is_past and earlier.is_fatal:
             is_fatal = True
         text = (match["rest"] if word is None else match["rest"][word.end() :]).strip()
-        count = 1 if before is None else before.count + 1
+        count = 1 if earlier is None else earlier.count + 1
         errors[number, address] = XidError(number, address, at, count, None, is_fatal, text=text or None)
 
 
-def _asked(action: re.Match[str]) -> str | None:
-    """Return the recovery action of a line of Xid 154, as in `RECOVERY_ACTIONS`; None if it is unknown."""
+def _requested_action(action: re.Match[str]) -> str | None:
+    """Return the action that Xid 154 requests, named as in `RECOVERY_ACTIONS`; None if unknown."""
     if action["number"]:
         number = int(action["number"], 16)
         return RECOVERY_ACTIONS.get(number, f"action {number}")

@@ -1,4 +1,4 @@
-"""The launcher that started this process on many nodes, by the environment, and whether it works for its node."""
+"""Detect the launcher that started this process on several nodes, and this process's rank, from the environment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
-# The variables that describe other ranks. A child does not get them: a check of one node must not wait for others.
+# The variables that describe other ranks. Children do not get them: a check of one node must not wait for others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
-# The errors of gloo, NCCL and torch's store after another rank has ended.
+# Errors of gloo, NCCL and torch's store after another rank has ended.
 LOST_PEER = re.compile(
     r"connection (closed by peer|reset|was likely closed)|broken pipe|remote process exited|remote error", re.IGNORECASE
 )
 
 
 class Launch(NamedTuple):
-    """The start of this process. `several` means that a node may have more ranks; None is unknown."""
+    """The launcher of this process and its job. `several`: a node may have more than one rank. None is unknown."""
 
     launcher: str
     run: str | None = None
@@ -32,13 +32,13 @@ class Launch(NamedTuple):
 
 
 def detect(environment: Mapping[str, str]) -> Launch:
-    """Return the launcher by its variables. torchrun and mpirun come first, because they often run inside srun."""
+    """Return the launcher. torchrun and mpirun are checked first, because they often run inside srun."""
     number = functools.partial(_number, environment)
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     host, attempt = _first(environment, "SLURMD_NODENAME"), number("SLURM_RESTART_COUNT") or 0
     if "TORCHELASTIC_RUN_ID" in environment:
         run, attempt = _first(environment, "TORCHELASTIC_RUN_ID"), number("TORCHELASTIC_RESTART_COUNT") or 0
-        # torchrun names every run "none" without --rdzv-id.
+        # Without --rdzv-id, torchrun names every run "none".
         run = job if run in (None, "none") else run
         return Launch("torchrun", run, attempt, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"))
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
@@ -56,14 +56,14 @@ def detect(environment: Mapping[str, str]) -> Launch:
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
-        # An indexed Job gives each pod its index; the other variables come from the downward API.
+        # Kubernetes sets this variable in the pods of an indexed Job. The other variables come from the downward API.
         run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), number("JOBSET_RESTART_ATTEMPT") or 0
         return Launch("kubernetes", run, attempt, number("JOB_COMPLETIONS"), _first(environment, "NODE_NAME"))
     return Launch("none")
 
 
 class Rendezvous(NamedTuple):
-    """The position of this process among the ranks, and the address at which they meet."""
+    """This process's rank, the number of ranks, and the address of rank 0."""
 
     rank: int
     world: int
@@ -71,11 +71,11 @@ class Rendezvous(NamedTuple):
     host: str
     port: int
     attempt: str = "0"
-    is_kept: bool = False  # the launcher already runs torch's store at that address
+    is_kept: bool = False  # the launcher already runs torch's store at this address
 
 
-# The variables of the rank, the number of ranks and the local rank: torchrun's, Open MPI's, MPICH's and Slurm's.
-_PLACES = (
+# The variables of the rank, the number of ranks and the local rank, set by torchrun, Open MPI, MPICH and Slurm.
+_RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -83,9 +83,9 @@ _PLACES = (
 )
 
 
-def place(environment: Mapping[str, str]) -> Rendezvous | None:
-    """Return the place of this process; None if it is the only rank. Raises UsageError without an address to meet."""
-    for names in _PLACES:
+def rendezvous(environment: Mapping[str, str]) -> Rendezvous | None:
+    """Return the rank and the address of rank 0; None for a single rank. Raises UsageError without an address."""
+    for names in _RANK_VARIABLES:
         rank, world, local = (_number(environment, name) for name in names)
         if rank is None or world is None or (names[0] == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment):
             continue
@@ -108,9 +108,9 @@ def place(environment: Mapping[str, str]) -> Rendezvous | None:
 
 
 def _first_host(environment: Mapping[str, str]) -> str | None:
-    """Return the first host of the launcher's list, which has rank 0; this machine if all ranks are on it."""
+    """Return the host of rank 0: the first in the launcher's list, or this machine if all ranks run here; else None."""
     if listed := _first(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
-        # The first name of a list such as `node[03-07,12]-ib,login` takes the first number in brackets, with its zeros.
+        # The first host of the list `node[03-07,12]-ib,login` is `node03-ib`.
         first = re.match(r"([\w.-]+)(?:\[(\d+)[^\]]*\]([\w.-]*))?(?:,|$)", listed)
         return None if first is None else "".join(part or "" for part in first.groups())
     world, local = (_number(environment, f"OMPI_COMM_WORLD_{name}SIZE") for name in ("", "LOCAL_"))
@@ -135,11 +135,12 @@ def boot_id() -> str | None:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that describe other ranks."""
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
 
 
 def works(launch: Launch) -> bool:
-    """Return whether this process works for its node, as its first local rank does. Raises UsageError if unknown."""
+    """Return whether this is the node's first rank, which does the node's work. Raises UsageError if unknown."""
     if launch.several and launch.local_rank is None:
         why = f"{launch.launcher} does not say which of its node's ranks this is"
         raise UsageError("which rank of this node works is unknown", why, "start one process on each node")

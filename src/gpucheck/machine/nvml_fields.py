@@ -1,6 +1,6 @@
-"""The NVML queries for one device: one row per field, named as in `report.facts.Device`.
+"""The NVML queries for one device: one row for each field of `report.facts.Device`.
 
-Constants are copied from nvml.h, so that an older nvidia-ml-py without their names works too.
+Constants are copied from nvml.h, because an older nvidia-ml-py may lack their names.
 """
 
 from __future__ import annotations
@@ -14,40 +14,30 @@ from typing import Any, NamedTuple
 
 from gpucheck.links import WIDTHS
 
-# nvmlClocksEventReasons of nvml.h, from bit 0. 0x200 and 0x400 exist although nvmlClocksEventReasonAll leaves them out.
+# nvmlClocksEventReasons of nvml.h, from bit 0. nvmlClocksEventReasonAll leaves out 0x200 and 0x400, which exist too.
 CLOCK_REASONS = (
     *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
     *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability"),
 )
 
-# nvmlDeviceGpuRecoveryAction_t of nvml.h, from 0: the action that the driver asks for.
-RECOVERY_ACTIONS = dict(
-    enumerate(
-        (
-            *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset"),
-            "system_reboot",
-        )
-    )
-)
+# nvmlDeviceGpuRecoveryAction_t of nvml.h, from 0: the action that the driver requests.
+_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset")
+RECOVERY_ACTIONS = dict(enumerate((*_ACTIONS, "system_reboot")))
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
-# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two for one link.
-# A Grace Hopper has 10 links of 44712 MB/s; NVIDIA gives 450 GB/s per direction.
+# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two are per link.
+# A Grace Hopper has 10 links of 44712 MB/s. NVIDIA specifies 450 GB/s per direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
-# NVML_FI_DEV_PERF_POLICY_… of nvml.h: the nanoseconds since the driver was loaded in which each cause held the clock.
-# The numbers of the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… differ between drivers.
-VIOLATION_FIELDS = dict(
-    enumerate(("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"), start=74)
-)
-# The limit for the number of C2C links, above that of any known GPU (Grace Hopper has the most).
-MOST_C2C_LINKS = 16
-# The limit for a value of an enumeration. A newer driver adds a few values, not a hundred.
-MOST_NAMED = 100
+# NVML_FI_DEV_PERF_POLICY_… of nvml.h: for each cause, the nanoseconds for which it lowered the clock since the driver
+# was loaded. The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… have different numbers in different drivers.
+_CAUSES = ("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability")
+VIOLATION_FIELDS = dict(enumerate(_CAUSES, start=74))
+MOST_C2C_LINKS = 16  # a limit; Grace Hopper has the most links of all known GPUs
+ENUM_LIMIT = 100  # a newer driver adds a few values to an enumeration, not a hundred
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 TEMPERATURE_GPU = 0
-# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off (SHUTDOWN); the hardware lowers the clock (SLOWDOWN); the
-# driver lowers it (by the temperature of memory or GPU).
+# NVML_TEMPERATURE_THRESHOLD_…. At SHUTDOWN the GPU switches itself off. At the other limits the clock is lowered.
 THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # nvmlPageRetirementCause_t: why a page was retired
 # Application clocks are set for the graphics domain, which includes the SMs.
@@ -55,7 +45,7 @@ CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE = 0
 
-# An estimate of the least memory worth reporting. Less may belong to a context that is ending, or to a display.
+# Estimates: less memory may belong to a context that is ending, or to a display.
 LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
@@ -63,7 +53,7 @@ def unclaimed_counts(unclaimed: int, total: int) -> bool:
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
-# The largest plausible values, by the last part of a field's name. A broken or older driver may return nonsense.
+# The largest plausible values, by the last part of a field's name. A broken or older driver may return wrong values.
 MOST = {
     "hz": 20e9,
     "w": 100e3,
@@ -99,8 +89,8 @@ def is_plausible(name: str, value: Any) -> bool:
     if name in TEXTS:
         return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
     if name in GROUPS and isinstance(value, dict):
-        made = ("names", "instances")  # lists made by gpucheck
-        return all(part is None or member in made or is_plausible(member, part) for member, part in value.items())
+        own_lists = ("names", "instances")  # gpucheck creates these lists
+        return all(part is None or member in own_lists or is_plausible(member, part) for member, part in value.items())
     if isinstance(value, bool):
         return True
     most = MOST.get(name.rpartition("/")[2].rpartition("_")[2], LARGEST_COUNT)
@@ -109,7 +99,7 @@ def is_plausible(name: str, value: Any) -> bool:
 
 
 class QueryRefused(Exception):
-    """A query without a value: the reason ("" if NVML's code tells), and NVML's return code if it refused."""
+    """A query has no value. An empty `reason` stands for the text of `code`, NVML's return code."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -118,8 +108,7 @@ class QueryRefused(Exception):
 
 
 class Field(NamedTuple):
-    """One field: its path in Device, the functions of nvidia-ml-py in order of preference, their arguments after the
-    device's handle, and the conversion of the answer to SI units."""
+    """A field by its path in Device. The first function that exists is called; `convert` returns SI units."""
 
     name: str
     functions: tuple[str, ...]
@@ -131,18 +120,18 @@ def _row(name: str, functions: str, *arguments: object, convert: Callable[[Any],
     return Field(name, tuple(f"nvmlDeviceGet{function}" for function in functions.split()), arguments, convert)
 
 
-def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
-    return _row(name, "FieldValues", (field,), convert=lambda values: convert(number(values[0], kind)))
+def _value(name: str, field: int, member: str, convert: Callable[[int], Any] = int) -> Field:
+    return _row(name, "FieldValues", (field,), convert=lambda values: convert(number(values[0], member)))
 
 
-def number(answer: Any, kind: str) -> int:
-    """Return one of several values of a call. Raises QueryRefused."""
+def number(answer: Any, member: str) -> int:
+    """Return a member of an answer's union of value types. Raises QueryRefused if NVML refused the value."""
     check(answer)
-    return int(getattr(answer.value, kind))
+    return int(getattr(answer.value, member))
 
 
 def check(answer: Any) -> None:
-    """Raise QueryRefused if NVML returned a code for one of several values, and ValueError if that is no integer."""
+    """Raise QueryRefused if NVML refused this value, and TypeError if the code is no integer."""
     if answer.nvmlReturn:
         raise QueryRefused("", operator.index(answer.nvmlReturn))
 
@@ -151,9 +140,9 @@ def _hertz(name: str, function: str, domain: int) -> Field:
     return _row(name, function, domain, convert=lambda megahertz: megahertz * 1e6)
 
 
-def _flag(name: str, function: str, place: int | None = None) -> Field:
-    """Return the field for a boolean; `place` is its index in an answer with several values."""
-    return _row(name, function, convert=lambda answer: flag(answer if place is None else answer[place]))
+def _flag(name: str, function: str, index: int | None = None) -> Field:
+    """Return the field for a boolean, which an answer with several values has at `index`."""
+    return _row(name, function, convert=lambda answer: flag(answer if index is None else answer[index]))
 
 
 def _watts(name: str, function: str) -> Field:
@@ -173,14 +162,14 @@ def flag(value: int) -> bool:
 
 
 def above_zero(value: float) -> float:
-    """Return a temperature. Raises ValueError for a value below 1, which is no reading."""
+    """Return a temperature. Raises ValueError for a value below 1: the sensor was not read."""
     if value < 1:
         raise ValueError(value)
     return float(value)
 
 
 def celsius(value: float) -> float:
-    """Return the GPU's temperature. Raises ValueError for -1, the signed form of 0xFFFFFFFF, which is no reading."""
+    """Return the GPU's temperature. Raises ValueError for -1 (0xFFFFFFFF): the sensor was not read."""
     if value == -1:
         raise ValueError(value)
     return float(value)
@@ -198,7 +187,7 @@ def clock_reasons(bits: int) -> dict[str, object]:
 
 
 def lanes(value: int) -> int:
-    """Return the width of a link. A virtual machine's port may report none: 0, or all bits set (63)."""
+    """Return the width of a link. The port of a virtual machine may report 0 or 63 (all bits set) instead."""
     if value in (0, 63):
         raise QueryRefused("", NOT_SUPPORTED)
     if value not in WIDTHS:
@@ -228,14 +217,14 @@ def window_bytes(memory: Any) -> int:
 
 
 def _named(names: dict[int, str], value: int, what: str) -> str:
-    """Return the name of a value; `mode 9` for one that is not listed here."""
-    if not isinstance(value, int) or not 0 <= value < MOST_NAMED:
+    """Return the name of an enumeration's value, such as `mode 9` for an unknown value 9."""
+    if not isinstance(value, int) or not 0 <= value < ENUM_LIMIT:
         raise ValueError(value)
     return names.get(value, f"{what} {value}")
 
 
 def c2c_rate(values: Any) -> float:
-    """Return the bytes per second in one direction, over all active NVLink-C2C links of this device to its CPU."""
+    """Return the bytes per second in one direction over all active NVLink-C2C links between the GPU and its CPU."""
     count, *links = values
     pairs = zip(links[::2], links[1::2], range(number(count, "uiVal")), strict=False)
     active = [speed for status, speed, _ in pairs if not status.nvmlReturn and status.value.uiVal == 1]
@@ -246,7 +235,7 @@ def c2c_rate(values: Any) -> float:
 
 
 def violations(values: Any) -> dict[str, float | None]:
-    """Return the seconds for each cause that held the clock; None for a cause that this device does not count."""
+    """Return the seconds for which each cause lowered the clock; None for a cause that this device does not count."""
     counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
     if all(value.nvmlReturn for value in counters.values()):
         check(values[0])
@@ -255,7 +244,7 @@ def violations(values: Any) -> dict[str, float | None]:
 
 # The spare rows of a memory bank: nvmlRowRemapperHistogramValues_t.
 BANKS = ("max", "high", "partial", "low", "none")
-# The fields that identify a device; they are read first, for all devices.
+# The fields that identify a device. They are read first, for all devices.
 IDENTITY: tuple[Field, ...] = (
     _row("name", "Name"),
     _row("uuid", "UUID"),
@@ -266,14 +255,14 @@ VIOLATIONS = _row("violations_s", "FieldValues", tuple(VIOLATION_FIELDS), conver
 DETAILS: tuple[Field, ...] = (
     _row("compute_capability", "CudaComputeCapability", convert=capability),
     _row("utilization_percent", "UtilizationRates", convert=lambda rates: float(rates.gpu)),
-    # The older function is planned for removal with CUDA 14; drivers before R570 have only that one.
+    # Drivers before R570 have only the older function, which CUDA 14 is planned to remove.
     _row("temperature_celsius", "TemperatureV Temperature", TEMPERATURE_GPU, convert=celsius),
     _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", above_zero),
     _row("slowdown_celsius", "TemperatureThreshold", THRESHOLD_SLOWDOWN, convert=above_zero),
     _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
     _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
     _row("shutdown_celsius", "TemperatureThreshold", THRESHOLD_SHUTDOWN, convert=above_zero),
-    # A percentage of the speed at the product's maximum noise level; it may exceed 100 (manual of nvidia-smi).
+    # A percentage of the speed at the product's maximum noise level. It may exceed 100 (manual of nvidia-smi).
     _row("fan_percent", "FanSpeed", convert=float),
     _watts("power_w", "PowerUsage"),
     _watts("power_limit_w", "EnforcedPowerLimit"),
@@ -282,14 +271,13 @@ DETAILS: tuple[Field, ...] = (
     _hertz("memory_clock_hz", "ClockInfo", CLOCK_MEMORY),
     _hertz("max_sm_clock_hz", "MaxClockInfo", CLOCK_SM),
     _hertz("max_memory_clock_hz", "MaxClockInfo", CLOCK_MEMORY),
-    # These functions are planned for removal with CUDA 14.
+    # CUDA 14 is planned to remove these functions.
     _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
     _hertz("application_memory_clock_hz", "ApplicationsClock", CLOCK_MEMORY),
     _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
     _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
     # Drivers before R535 have only the older name.
     _row("clock_reasons", "CurrentClocksEventReasons CurrentClocksThrottleReasons", convert=clock_reasons),
-    # The time for which each cause held the clock.
     VIOLATIONS,
     _row("pcie/generation", "CurrPcieLinkGeneration"),
     _row("pcie/width", "CurrPcieLinkWidth", convert=lanes),
@@ -316,7 +304,6 @@ DETAILS: tuple[Field, ...] = (
     _flag("persistence_mode", "PersistenceMode"),
     _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),
-    # The numbers that identify a GPU in a rack and in a support ticket.
     _row("serial", "Serial"),
     _row("vbios_version", "VbiosVersion"),
     _row("gsp_firmware_version", "GspFirmwareVersion", convert=decoded),
@@ -325,20 +312,19 @@ DETAILS: tuple[Field, ...] = (
 # Error counters. Without ECC, NVML returns 0 or refuses.
 ECC_COUNTERS = ("ecc/volatile_corrected", "ecc/volatile_uncorrected")
 
-# The link between the device and its own CPU, if there is one; it is not a field of Device.
-_OF_LINKS = ((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED))
-C2C = _row("c2c_bytes_per_s", "FieldValues", (FIELD_C2C_COUNT, *_OF_LINKS), convert=c2c_rate)
+# The link between a GPU and its CPU (Grace). Device has no such field.
+_PER_LINK = ((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED))
+C2C = _row("c2c_bytes_per_s", "FieldValues", (FIELD_C2C_COUNT, *_PER_LINK), convert=c2c_rate)
 
-# The fields that need many calls; they are read last, and only on request.
+# These fields need many calls, so they are read last and only on request.
 LINKS = ("fabric", "nvlinks")
-# The field whose answer is a struct that NVML fills.
 SRAM = "sram_ecc"
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
 # -- queries: a plausible value, or the reason why there is none ------------------------------------------------------
 
-# nvmlReturn_t of nvml.h: the reason for a missing value. Other codes keep nvidia-ml-py's text.
+# Texts for codes of nvmlReturn_t (nvml.h). nvidia-ml-py has the texts of other codes.
 REASONS = {
     2: "NVML rejects this query for this device (invalid argument)",
     3: "not supported by this device or driver",
@@ -351,12 +337,12 @@ REASONS = {
     999: "NVML returns: unknown error",
 }
 STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
-# The state of a GPU that a container's or a scheduler's rules make inaccessible.
+# The state of a GPU that a container or a scheduler hides from this process.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
-# The last two are NVML_ERROR_LIB_RM_VERSION_MISMATCH and NVML_ERROR_ARGUMENT_VERSION_MISMATCH.
+# DRIVER_MISMATCH is NVML_ERROR_LIB_RM_VERSION_MISMATCH, and STRUCT_MISMATCH NVML_ERROR_ARGUMENT_VERSION_MISMATCH.
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, DRIVER_MISMATCH, STRUCT_MISMATCH = 12, 13, 18, 25
-# The errors of a converter for an answer whose shape is not NVML's.
+# The errors of a converter for an answer that has not NVML's structure.
 MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 NO_SUCH_CALL = "this nvidia-ml-py has no "
 SENSELESS = "NVML's answer makes no sense"
@@ -365,22 +351,23 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
-    """Return whether a field that was refused for this reason applies to the device; its value is then unknown."""
-    absent = (*(REASONS[code] for code in (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)), ECC_OFF, OTHER_STRUCT)
-    return reason not in absent and not reason.startswith(NO_SUCH_CALL)
+    """Return whether a field that was refused for this reason exists for the device, with an unknown value."""
+    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+    not_applicable = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    return reason not in not_applicable and not reason.startswith(NO_SUCH_CALL)
 
 
 def refusal(pynvml: Any, code: int) -> QueryRefused:
     return QueryRefused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
 
-def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
-    """Call a function of nvidia-ml-py. Raises QueryRefused for everything except an answer."""
+def call(pynvml: Any, function: str, *arguments: object, **keywords: object) -> Any:
+    """Call a function of nvidia-ml-py. Raises QueryRefused if there is no answer."""
     function_of = getattr(pynvml, function, None)
     if function_of is None:
         raise QueryRefused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
     try:
-        return function_of(*arguments, **named)
+        return function_of(*arguments, **keywords)
     except pynvml.NVMLError as error:
         raise refusal(pynvml, error.value) from error
     except UnicodeDecodeError as error:
@@ -388,17 +375,17 @@ def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any
 
 
 def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
-    """Return a struct of nvidia-ml-py that one of its functions has filled. Raises QueryRefused."""
-    made = getattr(pynvml, struct, None)
-    if made is None:
+    """Return the struct of this name, filled by the function. Raises QueryRefused."""
+    struct_type = getattr(pynvml, struct, None)
+    if struct_type is None:
         raise QueryRefused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
-    info = made()
+    info = struct_type()
     call(pynvml, function, handle, byref(info))
     return info
 
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
-    """Return the field's value. Raises QueryRefused, also for an impossible value, and the converter's errors."""
+    """Return the field's value. Raises QueryRefused, also for an implausible value, and the converter's errors."""
     for function in field.functions:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
@@ -415,23 +402,23 @@ def checked(name: str, value: Any) -> Any:
 
 
 class DeviceFields:
-    """The data of one device so far: its fields, and the reasons why others are unknown."""
+    """The known fields of one device, and the reasons why other fields are unknown."""
 
-    def __init__(self, **known: object) -> None:
-        self.device: dict[str, Any] = {"kind": "cuda", **known}
+    def __init__(self, **values: object) -> None:
+        self.device: dict[str, Any] = {"kind": "cuda", **values}
         self.unknown: dict[str, str] = {}
 
     def refuse(self, name: str, refused: QueryRefused) -> None:
         """Record why the field has no value. Some reasons also set the device's state, such as lost."""
         self.unknown[name] = refused.reason
         state = STATES.get(refused.code or 0)
-        # The state "lost" stays, because no later answer brings the device back.
+        # A lost device does not come back, so no later state replaces "lost".
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
 
-    def line(self, place: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
-        """Return the line for the device at this index. `lacks` are the fields that a later line supplies, or `*`."""
-        return {"place": place, "lacks": lacks, "device": self.device, "unknown": self.unknown}
+    def line(self, index: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
+        """Return the line for the device at this index. A later line has the fields `lacks` (`*` is all)."""
+        return {"index": index, "lacks": lacks, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
         group, _, member = name.rpartition("/")

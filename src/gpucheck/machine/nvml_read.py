@@ -1,8 +1,8 @@
-"""NVML, read in a child: a wedged driver may hang any call or crash the process.
+"""Read NVML in a child, because a wedged driver may hang any call or crash the process.
 
-A request says whether `processes` and `links` are wanted. The answer is a line for the driver, one for each device
-before (`at`) and after each step (its identity, fields, links), and the `end`: a call that never returns does not lose
-earlier readings. `machine/driver_reads.py` is the parent's side.
+A request has the booleans `processes` and `links`. The answer is a line for the driver, lines for each device before
+(`at`) and after each step (identity, fields, links), and the `end`. Earlier lines thus survive a call that never
+returns. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ UTILIZATION_SPAN_S = 2.0
 
 
 def start(pynvml: Any) -> dict[str, Any]:
-    begun = time.perf_counter()
+    began_s = time.perf_counter()
     code, error = 0, None
     try:
         call(pynvml, "nvmlInit")
     except QueryRefused as refused:
         code = refused.code or 999
-        # NVML's own text is what people search for.
+        # Users search for NVML's own text.
         error = str(pynvml.NVMLError(code)).rstrip(".")
-    start_s = time.perf_counter() - begun
+    start_s = time.perf_counter() - began_s
     if code == fields.LIBRARY_NOT_FOUND:
         error = f"NVML cannot be loaded ({_why_not_loaded()})"
     return {"start_s": start_s, "code": code, "error": error}
@@ -97,7 +97,7 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[DeviceFields, Any]]:
 
 
 def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
-    """Read memory by the call's second version, which counts the driver's reserved memory separately, or the first."""
+    """Read memory by version 2 of NVML's call, which counts the driver's reserved memory separately, or version 1."""
     try:
         source, memory = "nvml v2", call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
     except QueryRefused as second:
@@ -109,7 +109,7 @@ def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
             return
     total = getattr(memory, "total", None)
     if total == 0:
-        # For some integrated GPUs the call succeeds with zeros.
+        # The call succeeds with zeros for some integrated GPUs.
         for name in fields.MEMORY:
             row.unknown[name] = "NVML returns 0 bytes"
         return
@@ -118,7 +118,7 @@ def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
         value = getattr(memory, name.split("_")[1], None)
         try:
             if value is None:
-                row.unknown[name] = "NVML's first memory call counts what is reserved as used"
+                row.unknown[name] = "version 1 of NVML's memory call counts reserved memory as used"
             elif checked(name, value) > checked(name, total):
                 row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
@@ -127,11 +127,11 @@ def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
             row.refuse(name, refused)
 
 
-# nvmlEccSramErrorStatus_v1_t of nvml.h: gpucheck's name of each count, and NVML's.
+# gpucheck's names of the counters in nvmlEccSramErrorStatus_v1_t of nvml.h, with NVML's names.
 SRAM_COUNTS = {
-    f"{since}_{kind.lower()}": f"{since}Unc{kind}"
+    f"{since}_{error.lower()}": f"{since}Unc{error}"
     for since in ("volatile", "aggregate")
-    for kind in ("Parity", "SecDed")
+    for error in ("Parity", "SecDed")
 }
 SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm", "Pcie", "Mcu", "Other")}
 
@@ -142,16 +142,16 @@ def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
         status = fields.filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
     except QueryRefused as refused:
         raise QueryRefused(fields.OTHER_STRUCT) if refused.code == fields.STRUCT_MISMATCH else refused from refused
-    counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
+    counts: dict[str, Any] = {name: getattr(status, field) for name, field in SRAM_COUNTS.items()}
     counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
-    counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
+    counts["sources"] = {name: getattr(status, field) for name, field in SRAM_SOURCES.items()}
     if not fields.is_plausible(fields.SRAM, counts):
         raise QueryRefused(SENSELESS)
     return counts
 
 
 def without_ecc(row: DeviceFields) -> None:
-    """Mark the error counts as unknown if ECC is off, because the counters are then inactive."""
+    """Mark the error counters as unknown if ECC is off, because the counters are then inactive."""
     ecc = row.device.get("ecc") or {}
     if ecc.get("enabled") is not False:
         return
@@ -165,7 +165,7 @@ def without_ecc(row: DeviceFields) -> None:
 
 def read_details(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     row.read(pynvml, handle, fields.DETAILS)
-    # All children on the machine share this clock, so differences of counters can be timed.
+    # All processes share this clock, so the time between readings of different children is known.
     row.put("read_at_s", time.monotonic())
     if (counts := row.answer(pynvml, fields.SRAM, lambda: _sram(pynvml, handle))) is not None:
         row.put(fields.SRAM, counts)
@@ -209,7 +209,7 @@ def sum_processes(row: DeviceFields) -> None:
 
 
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
-    """Return the latest percentage of time in which each process had a kernel on the device; empty if unknown."""
+    """Return the latest utilization (percent) by process id; empty if unknown."""
     try:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
         samples = call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us)
@@ -220,14 +220,14 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
 
 
 def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | None) -> list[Any]:
-    """Return the processes of one kind. Raises QueryRefused, also for a list that some R535 drivers scramble."""
+    """Return the processes of one kind. Raises QueryRefused, also for the invalid lists of some R535 drivers."""
     listed: list[Any] = call(pynvml, function, handle)
     most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
     try:
         for process in listed:
             used = 0 if process.usedGpuMemory is None else process.usedGpuMemory
             if not (fields.whole(process.pid, 1, fields.LARGEST_PID) and fields.whole(used, 0, most)):
-                raise QueryRefused(f"NVML's list of processes is garbled (it holds PID {process.pid})")
+                raise QueryRefused(f"NVML's list of processes is garbled (PID {process.pid})")
     except MISSHAPEN as error:
         raise QueryRefused("NVML's list of processes is garbled") from error
     return listed
@@ -243,19 +243,19 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
             yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
 
 
-def read_instances(pynvml: Any, handle: Any, card: DeviceFields, with_processes: bool) -> list[DeviceFields]:
-    """Return a row for each MIG instance of a GPU: its name, memory and processes. All other fields are the GPU's."""
+def read_instances(pynvml: Any, handle: Any, gpu: DeviceFields, with_processes: bool) -> list[DeviceFields]:
+    """Return a row for each MIG instance of a GPU: name, UUID, memory and processes."""
     rows: list[DeviceFields] = []
-    mig = card.device.get("mig")
+    mig = gpu.device.get("mig")
     if not mig or not mig["enabled"]:
         return rows
     try:
         listed = list(instances(pynvml, handle))
     except QueryRefused as refused:
-        card.refuse("mig/instances", refused)
+        gpu.refuse("mig/instances", refused)
         return rows
     for instance in listed:
-        row = DeviceFields(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
+        row = DeviceFields(parent_uuid=gpu.device.get("uuid"), pci_address=gpu.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
         read_memory(pynvml, instance, row)
         if with_processes:
@@ -269,9 +269,9 @@ def read_instances(pynvml: Any, handle: Any, card: DeviceFields, with_processes:
 # -- links between GPUs: each NVLink with its errors, and the fabric of NVSwitches -------------------------------------
 
 LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
-# nvmlNvLinkErrorCounter_t, up to the fourth generation of NVLink: since the last reset.
+# nvmlNvLinkErrorCounter_t, for NVLink up to the fourth generation.
 LINK_COUNTERS = {0: "replay", 1: "recovery", 2: "crc_flit", 3: "crc_data"}
-# NVML_FI_DEV_NVLINK_COUNT_… of one link, whose number is the scope: from the fifth generation on.
+# NVML_FI_DEV_NVLINK_COUNT_…, from the fifth generation on. The link's number is the scope of the field.
 LINK_FIELDS = {
     206: "malformed_packets",
     207: "buffer_overruns",
@@ -282,9 +282,9 @@ LINK_FIELDS = {
 }
 # NVML_GPU_FABRIC_STATE_…; 0 is "not supported".
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
-# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 for yes, 2 for no and 0 for unknown.
+# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: each has two bits: 1 is yes, 2 is no, 0 is unknown.
 FABRIC_HEALTH = {0: "degraded_bandwidth", 2: "route_recovery", 4: "route_unhealthy", 6: "access_timeout_recovery"}
-INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
+INCORRECT_CONFIGURATION_SHIFT = 8  # four bits; the values 0 and 1 are no problem
 
 
 def read_links(pynvml: Any, handle: Any, row: DeviceFields) -> None:
@@ -304,7 +304,7 @@ def _link_count(pynvml: Any, handle: Any) -> int:
 
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """Return the state of the GPU's fabric. Raises QueryRefused, also if the GPU belongs to no fabric."""
+    """Return the state of the GPU's fabric. Raises QueryRefused, also for a GPU without a fabric."""
     info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
         raise fields.refusal(pynvml, fields.NOT_SUPPORTED)
@@ -315,20 +315,20 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
         problems.append("incorrect_configuration")
-    # NVML gives the result only once the state is completed.
+    # The status is valid only in the state `completed`.
     error = fields.refusal(pynvml, info.status).reason if info.status and state == "completed" else None
     return {"state": state, "error": error, "problems": problems}
 
 
 def _link(pynvml: Any, handle: Any, number: int, row: DeviceFields) -> dict[str, Any]:
-    own = f"nvlinks/{number}"
+    path = f"nvlinks/{number}"
     active = row.answer(
-        pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, "nvmlDeviceGetNvLinkState", handle, number))
+        pynvml, f"{path}/active", lambda: fields.flag(call(pynvml, "nvmlDeviceGetNvLinkState", handle, number))
     )
     errors: dict[str, int] = {}
 
     def add(name: str, question: Callable[[], Any]) -> None:
-        counted = row.answer(pynvml, f"{own}/errors/{name}", lambda: checked("count", question()))
+        counted = row.answer(pynvml, f"{path}/errors/{name}", lambda: checked("count", question()))
         if counted is not None:
             errors[name] = counted
 
@@ -336,15 +336,15 @@ def _link(pynvml: Any, handle: Any, number: int, row: DeviceFields) -> dict[str,
         for counter, name in LINK_COUNTERS.items():
             add(name, partial(call, pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter))
     if active and not errors:
-        wanted = [(field, number) for field in LINK_FIELDS]
-        values = row.answer(pynvml, f"{own}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, wanted))
+        scoped = [(field, number) for field in LINK_FIELDS]
+        values = row.answer(pynvml, f"{path}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, scoped))
         for name, value in zip(LINK_FIELDS.values(), values or (), strict=False):
             add(name, partial(fields.number, value, "ullVal"))
     return {"link": number, "active": active, "errors": errors}
 
 
 def answer(pynvml: Any, started: dict[str, Any], say: Send, *, processes: bool = False, links: bool = False) -> None:
-    """Read everything once and print it; the readings that take many calls come last."""
+    """Read and send everything once. The readings that take many calls come last."""
     driver = {**started, **system(pynvml)}
     counted = 0
     try:
@@ -354,33 +354,33 @@ def answer(pynvml: Any, started: dict[str, Any], say: Send, *, processes: bool =
     say({"driver": driver, "count": counted, "at": 0})
     rows: list[tuple[DeviceFields, Any]] = []
     for row, handle in identify(pynvml, counted):
-        # The devices are read one by one: if NVML hangs, it hangs at the device that was begun last.
+        # A line before each device shows the parent at which device NVML hangs.
         say({**row.line(len(rows), lacks=() if handle is None else ("*",)), "at": len(rows) + 1})
         rows.append((row, handle))
-    for place, (row, handle) in enumerate(rows):
+    for index, (row, handle) in enumerate(rows):
         if handle is None:
             continue
-        say({"at": place})
+        say({"at": index})
         read_details(pynvml, handle, row)
-        # A judge of exclusive mode, full load or much memory in use needs the processes without a request too.
+        # The judges of exclusive mode, full load and memory in use need the processes in every case.
         is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
         is_full = (row.device.get("utilization_percent") or 0) >= 100
         if processes or is_exclusive or is_full or is_much(row):
             read_processes(pynvml, handle, row)
             sum_processes(row)
             if not (processes or is_exclusive or (is_full and row.device.get("processes") == [])):
-                # The request did not ask for them.
+                # The request asked for no processes.
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, processes)
-        say(row.line(place, lacks=fields.LINKS if links else ()))
+        say(row.line(index, lacks=fields.LINKS if links else ()))
         for instance in instances:
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
-    for place, (row, handle) in enumerate(rows):
+    for index, (row, handle) in enumerate(rows):
         if links and handle is not None:
-            say({"at": place})
+            say({"at": index})
             read_links(pynvml, handle, row)
-            say(row.line(place, lacks=()))
+            say(row.line(index, lacks=()))
 
 
 def main() -> int:
@@ -391,11 +391,11 @@ def main() -> int:
     except ImportError:
         pynvml = None
     started: dict[str, Any] = {"code": None, "error": NOT_INSTALLED}
-    for asked in requests():
+    for request in requests():
         if pynvml is not None and started["code"] != 0:
             started = start(pynvml)
         if started["code"] == 0:
-            answer(pynvml, started, say, processes=asked["processes"], links=asked["links"])
+            answer(pynvml, started, say, processes=request["processes"], links=request["links"])
         else:
             say({"driver": started})
         say({"end": True})

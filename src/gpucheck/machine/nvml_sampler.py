@@ -1,7 +1,7 @@
-"""One device's clocks, temperature, link and energy, sampled by NVML in a child while the device is measured.
+"""Sample one device's clocks, temperature, link and energy by NVML in a child, while the device is measured.
 
-The child samples in a thread and stores the readings, so that the measured process does not have to wake up. It first
-prints `{"sampling": true}` or `{"error": …}`. It answers a request with a line for each sample since the last request,
+A thread of the child samples and stores the readings, so the measured process does not have to wake up. The child first
+sends `{"sampling": true}` or `{"error": …}`. The answer to a request is a line for each sample since the last request,
 a current sample, and the `end`. `measure/telemetry.py` is the parent's side.
 """
 
@@ -20,69 +20,68 @@ from gpucheck.machine.nvml_fields import DeviceFields, QueryRefused, call
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb the measurement.
 INTERVAL_S = 0.05
-# Ten minutes of samples. A parent that has not asked for so long no longer needs them.
-MOST_KEPT = 12_000
+# Samples of ten minutes. A parent that has not asked in ten minutes does not need older samples.
+MOST_SAMPLES = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
-# The device's utilisation costs another call per sample, and is read only on request.
+# Reading the utilisation costs another call per sample, so it is optional.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
 # The counter is in millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
-# The reason why energy is unknown for a MIG instance.
 NOT_OF_INSTANCES = "counted for the whole GPU, not for its MIG instances"
 
 
 class Sampler:
     def __init__(self, pynvml: Any, handle: Any, *, is_instance: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
-        # NVML counts for the whole GPU. Clocks, temperature and link apply to a MIG instance as well, energy does not.
+        # NVML reads the whole GPU. A MIG instance has the same clocks, temperature and link, but not the same energy.
         self._fields = (*FIELDS, *(() if is_instance else (ENERGY,)), fields.VIOLATIONS, *(BUSY if busy else ()))
         self._unknown = {ENERGY.name: NOT_OF_INSTANCES} if is_instance else {}
         self._lock = threading.Lock()
-        self._kept: list[dict[str, Any]] = []
+        self._samples: list[dict[str, Any]] = []
         self._once = DeviceFields()
         self._once.read(pynvml, handle, ONCE)
 
     def run(self) -> None:
         while True:
-            began = time.perf_counter()
+            began_s = time.perf_counter()
             self.keep()
-            time.sleep(max(INTERVAL_S - (time.perf_counter() - began), INTERVAL_S / 5))
+            time.sleep(max(INTERVAL_S - (time.perf_counter() - began_s), INTERVAL_S / 5))
 
     def keep(self) -> None:
         sample = self.sample()
         with self._lock:
-            self._kept.append(sample)
-            del self._kept[:-MOST_KEPT]
+            self._samples.append(sample)
+            del self._samples[:-MOST_SAMPLES]
 
     def sample(self) -> dict[str, Any]:
-        """Take one reading; its time is the middle of the calls, on the clock of `Accel.host_now`."""
-        began = time.perf_counter()
+        """Return one reading. Its time `at_s` is the middle of the calls, on the clock of `Accel.host_now`."""
+        began_s = time.perf_counter()
         row = DeviceFields()
         row.read(self._pynvml, self._handle, self._fields)
         link = {**row.device.get("pcie", {}), **self._once.device.get("pcie", {})}
-        at_s = (began + time.perf_counter()) / 2
+        at_s = (began_s + time.perf_counter()) / 2
         once = {name: self._once.device.get(name) for name in ("max_sm_clock_hz", fields.C2C.name)}
         unknown = {**self._once.unknown, **row.unknown, **self._unknown}
         return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": unknown}
 
     def take(self) -> list[dict[str, Any]]:
         with self._lock:
-            taken, self._kept = self._kept, []
-        return sorted(taken, key=lambda sample: float(sample["at_s"]))
+            samples, self._samples = self._samples, []
+        return sorted(samples, key=lambda sample: float(sample["at_s"]))
 
 
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
-    """Return the handle of the GPU or MIG instance with this UUID, and which of both it is. Raises QueryRefused."""
+    """Return the handle of the device with this UUID, and whether it is a MIG instance. Raises QueryRefused."""
     listed = read.identify(pynvml, read.count(pynvml))
-    cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
-    for known, handle in cards:
-        if known == uuid:
+    gpus = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
+    for gpu_uuid, handle in gpus:
+        if gpu_uuid == uuid:
             return handle, False
-    for _, handle in cards:
+    for _, handle in gpus:
         with contextlib.suppress(QueryRefused):  # the GPU does not support MIG
             if any(call(pynvml, "nvmlDeviceGetUUID", instance) == uuid for instance in read.instances(pynvml, handle)):
                 return handle, True
@@ -90,27 +89,24 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 
 def main() -> int:
-    """Sample the device whose UUID is the first argument, until stdin ends. The argument `busy` adds utilisation."""
+    """Sample the device with the UUID in the first argument, until stdin ends. The argument `busy` adds utilisation."""
     say = claim_stdout()
     try:
         import pynvml
-    except ImportError:
-        say({"error": read.NOT_INSTALLED, "end": True})
-        return 0
-    try:
+
         started = read.start(pynvml)
         if started["code"]:
             raise QueryRefused(str(started["error"]))
         handle, is_instance = find(pynvml, sys.argv[1])
         sampler = Sampler(pynvml, handle, is_instance=is_instance, busy="busy" in sys.argv[2:])
-    except QueryRefused as refused:
-        say({"error": refused.reason, "end": True})
+    except (ImportError, QueryRefused) as error:
+        say({"error": error.reason if isinstance(error, QueryRefused) else read.NOT_INSTALLED, "end": True})
         return 0
-    # A daemon thread: a call into a wedged driver must not keep the process alive.
+    # The thread is a daemon, because a call into a wedged driver must not keep the process alive.
     threading.Thread(target=sampler.run, daemon=True).start()
     say({"sampling": True, "end": True})
     for _ in requests():
-        # An interval needs a reading of the counters at its end; the thread's last sample may be older.
+        # A measured interval needs a reading of the counters at its end. The thread's last sample may be older.
         sampler.keep()
         for sample in sampler.take():
             say(sample)

@@ -1,6 +1,6 @@
-"""Saved documents: the only module that reads them, and the limits for every file that others may have written.
+"""Read saved documents, and check every file that somebody else may have written.
 
-Such a file must be regular, with a limited size, depth, number of values and of digits, so that parsing is cheap.
+Only a regular file is read. Its size, depth, number of values and number of digits are limited, so parsing is cheap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, visible
 from gpucheck.report.report import SCHEMA, Report
 
-# No quantity has this many digits. Python's own limit of 4300 is missing in some versions.
+# No measurement has this many digits. Some versions of Python do not have Python's limit of 4300 digits.
 MOST_DIGITS = 100
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -27,11 +27,11 @@ _TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
 class InvalidFile(ValueError):
-    """A file that gpucheck did not write, and the reason."""
+    """The text says why gpucheck cannot have written a file."""
 
 
 class Bound(NamedTuple):
-    """The largest document of a kind: bytes, depth, and values (counted by commas, opening brackets and quotes)."""
+    """Limits for a document: bytes, depth, and values (counted by commas, opening brackets and quotes)."""
 
     size_bytes: int
     depth: int
@@ -55,28 +55,28 @@ def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
-    """Open a regular file. Raises OSError, and InvalidFile for any other, and without `links` for a symbolic link."""
-    # Opening may block (a pipe) or have an effect (a tape, a watchdog).
+    """Open a regular file. Raises OSError, and InvalidFile for other files (without `links` for a symbolic link)."""
+    # Opening another kind of file may block (a pipe) or have an effect (a tape, a watchdog).
     check_kind(os.stat(path, follow_symlinks=links))
-    # The path may have been replaced in between.
+    # Another process may have replaced the file since then.
     extra = getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
         check_kind(os.fstat(file.fileno()))
         yield file
 
 
-def check_kind(known: os.stat_result) -> None:
+def check_kind(status: os.stat_result) -> None:
     """Raise InvalidFile unless this is a regular file with content."""
-    if not stat.S_ISREG(known.st_mode):
-        kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
-        raise InvalidFile(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
-    # Files of /proc and /sys have no size. Reading one may block, or consume what other processes wait for.
-    if not known.st_size:
+    if not stat.S_ISREG(status.st_mode):
+        types = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
+        raise InvalidFile(next((name for is_type, name in types if is_type(status.st_mode)), "no regular file"))
+    # Files of /proc and /sys have no size. Reading such a file may block, or consume data of another process.
+    if not status.st_size:
         raise InvalidFile("empty, or a file of the kernel")
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of UTF-8 or UTF-16 (PowerShell's), with or without a byte order mark. Raises InvalidFile."""
+    """Decode UTF-8 or UTF-16 (from PowerShell), with or without a byte order mark. Raises InvalidFile."""
     try:
         return data.decode(json.detect_encoding(data))
     except UnicodeDecodeError as error:
@@ -87,12 +87,12 @@ def parsed(data: bytes, bound: Bound) -> Any:
     if len(data) > bound.size_bytes:
         raise InvalidFile(f"larger than {units.capacity(bound.size_bytes)}")
     text = decoded(data)
-    plain = text.encode()
-    if b"0" * MOST_DIGITS in plain.translate(_TO_ZERO):
+    utf8 = text.encode()
+    if b"0" * MOST_DIGITS in utf8.translate(_TO_ZERO):
         raise InvalidFile(f"truncated, or not JSON: a number of {MOST_DIGITS} digits or more")
-    if sum(map(plain.count, (b",", b"[", b"{"))) + plain.count(b'"') // 4 > bound.values:
+    if sum(map(utf8.count, (b",", b"[", b"{"))) + utf8.count(b'"') // 4 > bound.values:
         raise InvalidFile(f"more than {bound.values} values")
-    if _depth(plain) > bound.depth:
+    if _depth(utf8) > bound.depth:
         raise InvalidFile("nested too deeply")
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -103,7 +103,7 @@ def parsed(data: bytes, bound: Bound) -> Any:
 
 
 def _depth(data: bytes) -> int:
-    # Pairs of backslashes are removed first, so that a remaining backslash escapes the character after it.
+    # Pairs of backslashes are removed first. A remaining backslash then escapes the next character.
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(data.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
@@ -111,10 +111,10 @@ def _depth(data: bytes) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise InvalidFile("duplicate key")
-    return made
+    return unique
 
 
 def _no_constant(text: str) -> Any:
@@ -141,15 +141,15 @@ def load(path: str) -> Report:
         )
     try:
         report = from_json(Report, data, foreign=True)
-        # Times must be positive, because ratios are computed from logarithms.
+        # Ratios are computed from logarithms, so all times must be positive.
         runs = [run for row in report.measurements for run in row.runs]
         times_s = [
             *(sample_s for run in runs for sample_s in run.samples_s),
             *(row.time_s.median for row in report.measurements if row.time_s is not None),
         ]
-        whole = all(0 < time_s < math.inf for time_s in times_s) and all(run.calls_per_sample > 0 for run in runs)
+        is_valid = all(0 < time_s < math.inf for time_s in times_s) and all(run.calls_per_sample > 0 for run in runs)
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
-    if not whole:
+    if not is_valid:
         raise UsageError(f"{path!r} is incomplete", "a sample or a median is not a valid time", _FIX)
     return report

@@ -1,6 +1,6 @@
-"""The layers below torch, read from /proc, /sys and /dev without loading a library; and the report of torch itself.
+"""Read the layers below torch from /proc, /sys and /dev without loading a library, and ask torch in a child.
 
-All files are read under `root`, for tests. None means that a folder is missing or cannot be read.
+Tests pass another `root` for all files. None means that a folder is missing or cannot be read.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from gpucheck.machine.host import ROOT, PciDevice, first_line, names_in, pci_dev
 from gpucheck.report.codec import from_json
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-# The loaders of the common distributions search these without configuration.
+# Folders that the loaders of common distributions search without configuration.
 BUILT_IN = tuple(
     f"{above}{folder}"
     for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
     for above in ("", "usr/")
 )
-# Folders in which packages put the driver's libraries, and which the loader searches only if it is configured to.
+# Folders in which packages install the driver's libraries. The loader searches these folders only if configured to.
 ELSEWHERE = (
     *("usr/lib/wsl/lib", "usr/local/nvidia/lib64", "usr/local/nvidia/lib", "usr/lib/x86_64-linux-gnu/nvidia/current"),
     *("usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib/nvidia"),
     *("run/opengl-driver/lib", "usr/local/cuda/compat", "usr/local/cuda/lib64/stubs"),
 )
-# A driver's version begins with three digits; `.so.1.1` belongs to WSL and Tegra.
+# A driver's version begins with three digits. `.so.1.1` belongs to WSL and Tegra.
 _VERSION = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file of the driver's libraries. `version` is at the end of its real name, such as 580.95.05."""
+    """A file of one of the driver's libraries. `version`, such as 580.95.05, is the end of the real file's name."""
 
     name: str
     path: str
@@ -59,11 +59,11 @@ def is_stub(path: str) -> bool:
 
 
 def is_compat(path: str) -> bool:
-    """Return whether this path is in a forward-compatibility package (cuda-compat), as in a folder compat-12-8."""
+    """Return whether this path is in a folder of a forward-compatibility package, such as compat-12-8."""
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
 
-# A reboot alone does not help if two versions are installed.
+# If two versions are installed, a reboot alone does not help.
 ONE_VERSION = (
     "dpkg -l | grep -i nvidia (rpm -qa | grep -i nvidia): if packages of both versions are installed, install all in "
     "one version, from one repository; then reboot"
@@ -72,13 +72,13 @@ ONE_VERSION = (
 
 def are_mixed_packages(library: str, module: str) -> bool:
     """Return whether two versions differ only in the third number, such as 575.64 and 575.64.03."""
-    # Distributions and NVIDIA's repository add different third numbers to one release.
-    first, other = library.split("."), module.split(".")
-    return first != other and first[:2] == other[:2]
+    # Distributions and NVIDIA's repository use different third numbers for the same release.
+    library_parts, module_parts = library.split("."), module.split(".")
+    return library_parts != module_parts and library_parts[:2] == module_parts[:2]
 
 
 def version_of(path: str | None) -> str | None:
-    """Return the driver's version at the end of a library's file name, or None."""
+    """Return the driver's version at the end of a library's file name; None without a version."""
     match = _VERSION.search(path or "")
     return match[1] if match else None
 
@@ -97,22 +97,22 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
         for name in LIBRARIES:
             path = folder / name
             real = os.path.realpath(path)
-            # /lib is a link to /usr/lib on most systems: one file, not two.
+            # /lib is a link to /usr/lib on most systems, so one file has two paths.
             if os.path.exists(path):
                 by_file.setdefault((name, real), Library(name, str(path), real, version_of(real)))
     return tuple(by_file.values())
 
 
-# The places of the module below /lib/modules/KERNEL, by distribution.
-MODULE_PLACES = (
+# The folders of the module below /lib/modules/KERNEL in different distributions.
+MODULE_FOLDERS = (
     *("updates", "updates/dkms", "extra", "extra/nvidia*", "extramodules", "kernel/drivers/video"),
     *("kernel/drivers/video/nvidia*", "kernel/nvidia*", "misc", "weak-updates/nvidia*"),
 )
-# Nodes that open without delay. A GPU's own node may first have to wake the GPU, and NVML has opened it already.
+# Nodes that open without delay. Opening a GPU's node may first wake the GPU, and NVML has opened these nodes already.
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds. The Python process that opens the nodes starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
-# A child opens the nodes, because a wedged driver may block the call forever. It imports nothing, to start at once.
+# A child opens the nodes, because a wedged driver may block the call forever. The child starts fast without imports.
 OPEN_PROGRAM = """
 import os, sys
 for path in sys.argv[1:]:
@@ -127,7 +127,7 @@ for path in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node. `error` is the errno of opening it: 0 for success, ETIMEDOUT if it hangs, None if not tried."""
+    """A device node. `error` is the errno of opening the node: 0 is success, ETIMEDOUT a hang, None not tried."""
 
     path: str
     readable: bool
@@ -139,12 +139,12 @@ class DeviceNode:
 class Stack:
     """The layers between the GPU and NVIDIA's libraries.
 
-    `modules` are the loaded kernel modules, `built_for` the kernels that have NVIDIA's module on disk. `log` has the
-    kernel's lines about the driver; if it is None, `log_error` says why.
+    `modules` are the loaded kernel modules, and `built_for` the kernels for which NVIDIA's module is on disk. `log` has
+    the kernel log's lines about the driver. If `log` is None, `log_error` is the reason.
 
-    `path_folders` maps the real path of each folder in LD_LIBRARY_PATH to its path as written there. `path_libraries`
-    are in these folders, which the loader searches first, `libraries` in those that it searches next, and
-    `stray_libraries` in folders that it does not search. `shm_bytes` is the size of /dev/shm.
+    `path_folders` maps the real path of each folder in LD_LIBRARY_PATH to its path in the variable. The loader searches
+    the folders of `path_libraries` (LD_LIBRARY_PATH) first, then those of `libraries`. It does not search the folders
+    of `stray_libraries`. `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -166,8 +166,7 @@ class Stack:
 
     @property
     def switches(self) -> int:
-        """Return the number of NVSwitches, which need a fabric manager."""
-        # Their PCI class is a bridge device.
+        """Return the number of NVSwitches, by their PCI class (bridge device)."""
         return sum((device.class_code or "").startswith("0x0680") for device in self.devices or ())
 
     def node(self, path: str) -> DeviceNode | None:
@@ -178,10 +177,9 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
     """Read all layers. `library_path` is the diagnosed LD_LIBRARY_PATH; `running` is the kernel's release."""
     devices = pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
-    given = [part for part in library_path.split(":") if part]
-    # A test may already give folders below its `root`.
-    first = [Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given]
-    # The folders are in the loader's order.
+    entries = [entry for entry in library_path.split(":") if entry]
+    # Tests may pass folders that are already below `root`.
+    first = [Path(entry) if Path(entry).is_relative_to(root) else root / entry.lstrip("/") for entry in entries]
     searched = [*configured(root), *(root / name for name in BUILT_IN)]
     elsewhere = [root / name for name in ELSEWHERE]
     modules, shm_bytes = names_in(root / "sys/module"), None
@@ -194,8 +192,8 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         running=running,
         nodes=_nodes(root),
         libraries=_libraries(searched),
-        # The first spelling of a folder counts.
-        path_folders={os.path.realpath(part): part for part in reversed(given)},
+        # If two entries are the same folder, the first one counts.
+        path_folders={os.path.realpath(entry): entry for entry in reversed(entries)},
         path_libraries=_libraries(first),
         stray_libraries=_libraries(folder for folder in elsewhere if folder not in searched),
         secure_boot=_secure_boot(root),
@@ -213,21 +211,22 @@ def _built_for(root: Path) -> tuple[str, ...] | None:
     folders = sorted((root / "lib/modules").glob("*"))
     if not folders:
         return None
-    return tuple(f.name for f in folders if any(True for place in MODULE_PLACES for _ in f.glob(f"{place}/nvidia.ko*")))
+    return tuple(f.name for f in folders if any(next(f.glob(f"{below}/nvidia.ko*"), None) for below in MODULE_FOLDERS))
 
 
 def _nodes(root: Path) -> tuple[DeviceNode, ...]:
-    """Return the driver's device nodes and WSL's. A control group's refusal shows only when a node is opened."""
+    """Return the device nodes of the driver and of WSL."""
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
-    places = {f"/dev/{name}": root / "dev" / name for name in names}
-    nodes = [DeviceNode(path, os.access(at, os.R_OK), os.access(at, os.W_OK)) for path, at in places.items()]
+    files = {f"/dev/{name}": root / "dev" / name for name in names}
+    nodes = [DeviceNode(path, os.access(file, os.R_OK), os.access(file, os.W_OK)) for path, file in files.items()]
+    # A control group may refuse access although the permissions allow it. Only opening a node shows the refusal.
     tried = [node.path for node in nodes if node.path in OPENED and node.readable and node.writable]
-    errors = dict(zip(tried, opened([str(places[path]) for path in tried]), strict=True))
+    errors = dict(zip(tried, opened([str(files[path]) for path in tried]), strict=True))
     return tuple(replace(node, error=errors.get(node.path)) for node in nodes)
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
-    """Open each path for reading and writing. Return each errno: 0, ETIMEDOUT for one that hangs, None after it."""
+    """Open each path for reading and writing. Return each errno: 0 is success, ETIMEDOUT a hang; then None."""
     if not paths:
         return []
     output = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
@@ -238,7 +237,7 @@ def opened(paths: Sequence[str]) -> list[int | None]:
 
 
 def _secure_boot(root: Path) -> bool | None:
-    """Return whether the firmware enforces signatures, by the EFI variable."""
+    """Return whether Secure Boot is on, by the EFI variable; None if the variable is missing or cannot be read."""
     for path in (root / "sys/firmware/efi/efivars").glob("SecureBoot-*"):
         try:
             return path.read_bytes()[-1:] == b"\x01"
@@ -248,25 +247,24 @@ def _secure_boot(root: Path) -> bool | None:
 
 
 def _has_fabric_manager(root: Path) -> bool | None:
-    """Return whether the fabric manager's process is visible; a container sees only its own processes."""
+    """Return whether a process of the fabric manager is visible; None without /proc."""
     folders = list((root / "proc").glob("[0-9]*"))
-    # The kernel cuts the name of nv-fabricmanager to 15 letters.
+    # The kernel cuts the name nv-fabricmanager to 15 letters.
     return any(first_line(folder / "comm") == "nv-fabricmanage" for folder in folders) if folders else None
 
 
-# -- torch, read in a child of the interpreter that is diagnosed -------------------------------------------------------
+# -- torch, read in a child of the diagnosed interpreter ---------------------------------------------------------------
 
-# The program needs only the standard library and Python 3.8.
 TORCH_PROGRAM = Path(__file__).with_name("torch_probe_child.py")
-# Importing torch takes two seconds from a warm disk and a minute from a cold network one.
+# Importing torch takes two seconds from a warm disk and a minute from a cold network file system.
 TORCH_TIMEOUT_S = 120.0
-# An interpreter answers within a second from a local disk. A cold network file system may need several.
-_ANSWERS_S = 20.0
+# An interpreter starts within a second from a local disk. A cold network file system may need several seconds.
+_PYTHON_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """The result of one kernel on one device. `error` is None if its result was right."""
+    """The result of one kernel on one device. `error` is None for a correct result."""
 
     device: str
     error: str | None = None
@@ -276,22 +274,22 @@ class KernelRun:
 class TorchProbe:
     """The report of `torch_probe_child` on an interpreter and its torch. None is unknown: an earlier step failed.
 
-    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run` or `end`. `error` is what ended the
-    probe early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is the reason why gpucheck
-    stopped waiting, if it says nothing about torch; `unstarted` is why the interpreter cannot be started.
+    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run` or `end`. `error` ended the probe
+    early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is the reason if gpucheck stopped
+    waiting and torch is not the cause. `unstarted` is the reason if the interpreter cannot be started.
 
-    `active_elsewhere` is the variable that names an active environment whose programs do not get this torch. `versions`
-    maps a distribution to its installed versions. `shadowed_by` are files in the current folder that hide torch or a
-    module of the standard library. `other` is the type of an accelerator outside CUDA: `xpu` or `mps`.
+    `active_elsewhere` is a variable such as VIRTUAL_ENV, if programs of its environment do not get this torch.
+    `versions` maps a distribution to its installed versions. `shadowed_by` are files in the current folder that hide
+    torch or a module of the standard library. `other` is the type of an accelerator without CUDA: `xpu` or `mps`.
 
-    `foreign_libraries` are CUDA libraries from outside the environment, `foreign_folders` the entries of
-    LD_LIBRARY_PATH that led to them. `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.
-    `missing_files` are recorded libraries that are gone, by package (`NAME==VERSION`). `unmet` are the packages that
-    torch requires in exactly one version, with the installed version.
+    `foreign_libraries` are CUDA libraries from outside the environment, and `foreign_folders` the entries of
+    LD_LIBRARY_PATH that contain them. The loader will not find the `cudnn_missing` parts of the loaded cuDNN.
+    `missing_files` are libraries that a package (`NAME==VERSION`) has recorded and that do not exist. `unmet` maps a
+    package that torch requires in exactly one version to the installed version, which differs.
 
-    `externally_managed`: pip may not change the interpreter. `torch_folders` are all torches on its path; the first one
-    is imported. `pythonpath_torch` are the entries of PYTHONPATH that contain a torch. `conda_torch` is the version of
-    a torch that conda recorded beside one of pip. `has_compiler` tells whether triton finds a C compiler.
+    `externally_managed`: pip must not change the interpreter. `torch_folders` are all torches on the import path; the
+    first one is imported. `pythonpath_torch` are the entries of PYTHONPATH with a torch. `conda_torch` is the version
+    of a torch that conda recorded and pip replaced. `has_compiler`: triton finds a C compiler.
     """
 
     stage: str = "start"
@@ -334,29 +332,32 @@ class TorchProbe:
     has_compiler: bool | None = None
 
 
-# A program for any Python since 2.0, whose output no other program prints.
+# The program runs in any Python since 2.0. No other program prints this output.
 _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
-    """Return why a command's `--python` cannot be this interpreter; None if it can. `unstarted`: why not started."""
-    # Other programs' output is left out, because it usually repeats the given script.
+    """Return why a command cannot use this `--python`; None if it can. `unstarted` is a known reason."""
+    # The error does not quote the program's output, which usually repeats the given script.
     version, why = None, unstarted
     if why is None:
         try:
-            match = re.fullmatch(r"python (\d+) (\d+)", child.run([python, "-c", _WHICH], _ANSWERS_S).stdout.strip())
+            match = re.fullmatch(
+                r"python (\d+) (\d+)", child.run([python, "-c", _WHICH], _PYTHON_TIMEOUT_S).stdout.strip()
+            )
             version = (int(match[1]), int(match[2])) if match else None
         except OSError as error:
             why = error.strerror or str(error)
     if version is not None and version >= oldest:
         return None
-    wrong = "cannot be started" if why is not None else "is not a Python interpreter"
+    problem = "cannot be started" if why is not None else "is not a Python interpreter"
     if version is not None:
-        wrong, why = "is Python {}.{}".format(*version), "{}.{} is the oldest supported".format(*oldest)
+        problem, why = "is Python {}.{}".format(*version), "{}.{} is the oldest supported".format(*oldest)
+    fix = "give the path of a Python interpreter, {}.{} or newer".format(*oldest)
     inside = os.path.join(python, "bin", "python")
-    fix = f"gpucheck {command} --python {shlex.quote(inside)}" if os.path.isfile(inside) else None
-    give = "give the path of a Python interpreter, {}.{} or newer".format(*oldest)
-    return UsageError(f"--python {python} {wrong}", why or "", fix or give)
+    if os.path.isfile(inside):
+        fix = f"gpucheck {command} --python {shlex.quote(inside)}"
+    return UsageError(f"--python {python} {problem}", why or "", fix)
 
 
 def probe(
@@ -367,18 +368,18 @@ def probe(
     cut: Cut | None = None,
 ) -> TorchProbe:
     """Probe the torch of `python`, by default this interpreter. Another thread may set `cut` to end the probe."""
-    # As in a user's own process the current folder is on the path, where a stray file may shadow torch.
+    # As in the user's process, the current folder is on the import path. A stray file there may shadow torch.
     argv = [python or sys.executable, "-c", TORCH_PROGRAM.read_text(encoding="utf-8")]
     return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
 def probe_answer(lines: Sequence[Message]) -> Message:
-    """Return the merged lines that the probe printed, by their mark: a start-up file may print anything."""
+    """Merge the lines that the probe marked with `gpucheck`. A start-up file of Python may print other lines."""
     return {name: value for line in lines if line.get("gpucheck") for name, value in line.items() if name != "gpucheck"}
 
 
 def read_torch(output: ChildOutput) -> TorchProbe:
-    """Return the report from the child's lines, which has the steps before a crash."""
+    """Return the report from the child's lines. After a crash it has the earlier steps."""
     report, ending = from_json(TorchProbe, probe_answer(output.lines)), output.ending
     if report.stage == "end":
         return report
@@ -389,8 +390,8 @@ def read_torch(output: ChildOutput) -> TorchProbe:
     if ending.how == "cut":
         return replace(report, not_awaited=ending.reason)
     if ending.how == "killed" and report.error is None:
-        often = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
-        why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
+        oom = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
+        why = f"the process that asks torch was ended from outside ({ending.signal}{oom})"
         return replace(report, not_awaited=why)
     return replace(report, error=report.error or how_it_ended(ending))
 

@@ -1,6 +1,6 @@
-"""torch's private names: one table has a row for each that gpucheck uses beyond the documented API.
+"""The private names of torch that gpucheck uses: one table has a row for each name.
 
-If this torch lacks a name, the features that need it are left out, and the answer says so. A lookup loads torch.
+If this torch lacks a name, the features that need the name are left out, and the report says so. A lookup loads torch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from gpucheck.errors import Undecided
 
 # The users of a name. simulation: `model` and `run --dry`. run: `run`. trace: the traced steps of `run`. ranks: `run`
-# of a job. batches: the forecast of `find-batch-size`. device: measurements on a device.
+# of a job with several ranks. batches: the forecast of `find-batch-size`. device: measurements on a device.
 Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
 
 
 class Private(NamedTuple):
-    """A private name, by its path. `lost` is the feature that is missing without it ("" if none). `vital`: its users
-    cannot work without it. `older` are its names in other versions, from 2.6 to 2.15.
+    """A private name. `lost` is the feature that needs the name ("" if none). `vital`: all `uses` need the name.
+
+    `older` are the paths of the same object in other versions, from 2.6 to 2.15.
     """
 
     path: str
@@ -108,50 +109,50 @@ _TABLE = (
     Private("torch.utils._pytree.tree_map_only", ("batches",), vital=True),
 )
 ROWS = {row.path: row for row in _TABLE}
-_GONE = object()
+_MISSING = object()
 
 
 def _resolve(path: str) -> Any:
-    """Return the value at a path, such as `torch.nn.Module()._buffers` of a new object; `_GONE` if there is none."""
-    place: Any = importlib.import_module("torch")
+    """Return the value at a path, or `_MISSING`. `torch.nn.Module()._buffers` is an attribute of a new object."""
+    value: Any = importlib.import_module("torch")
     for part in path.split(".")[1:]:
-        name = part.removesuffix("()")
-        value: Any = getattr(place, name, _GONE)
-        if value is _GONE and isinstance(place, types.ModuleType):
+        owner, name = value, part.removesuffix("()")
+        value = getattr(owner, name, _MISSING)
+        if value is _MISSING and isinstance(owner, types.ModuleType):
             try:
-                value = importlib.import_module(f"{place.__name__}.{name}")
+                value = importlib.import_module(f"{owner.__name__}.{name}")
             except ImportError:
-                return _GONE
-        if value is _GONE:
-            return _GONE
-        place = value() if part != name else value
-    return place
+                return _MISSING
+        if value is _MISSING:
+            return _MISSING
+        value = value() if part != name else value
+    return value
 
 
 @functools.cache
-def _of(path: str) -> Any:
-    return next((value for name in (path, *ROWS[path].older) if (value := _resolve(name)) is not _GONE), _GONE)
+def _value_at(path: str) -> Any:
+    return next((value for name in (path, *ROWS[path].older) if (value := _resolve(name)) is not _MISSING), _MISSING)
 
 
 def has(path: str) -> bool:
-    return _of(path) is not _GONE
+    return _value_at(path) is not _MISSING
 
 
 def find(path: str, otherwise: Any = None) -> Any:
-    """Return the value at a path of the table; `otherwise` if this torch has none."""
-    return _of(path) if has(path) else otherwise
+    """Return the value at a path of the table; `otherwise` if this torch lacks the name."""
+    return _value_at(path) if has(path) else otherwise
 
 
 def need(path: str) -> Any:
-    """Return the value at a path of the table. Raises Undecided if this torch has none."""
+    """Return the value at a path of the table. Raises Undecided if this torch lacks the name."""
     if not has(path):
         fix = "use a version that gpucheck was tested with, or update gpucheck"
         raise Undecided(f"{_torch()} has no {path}", "gpucheck cannot do without it", fix)
-    return _of(path)
+    return _value_at(path)
 
 
 def kernel(path: str) -> Callable[..., Any]:
-    """Return the function at a path of the table, or one that raises NotImplementedError."""
+    """Return the function at a path of the table. If this torch lacks it, the result raises NotImplementedError."""
 
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"{_torch()} has no {path}")
@@ -160,18 +161,18 @@ def kernel(path: str) -> Callable[..., Any]:
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """Return the replacement of a name: its owner, its attribute, and what `make` returns. Empty if it is missing."""
+    """Return the owner, the attribute and the replacement by `make` of a name; empty if this torch lacks the name."""
     owner, _, name = path.rpartition(".")
-    return [(_resolve(owner), name, make(_of(path)))] if has(path) else []
+    return [(_resolve(owner), name, make(_value_at(path)))] if has(path) else []
 
 
 def lost(use: Use) -> tuple[str, ...]:
     """Return the features that this torch cannot support, each once."""
     rows = [row for row in ROWS.values() if use in row.uses and row.lost and not has(row.path)]
     torch = importlib.import_module("torch")
-    # Nothing uses names of CUDA or torch.distributed if this torch is built without them.
+    # No feature uses names of CUDA or torch.distributed if this torch is built without them.
     built = {"_cuda_": torch.backends.cuda.is_built(), "distributed": torch.distributed.is_available()}
-    rows = [row for row in rows if all(is_there or part not in row.path for part, is_there in built.items())]
+    rows = [row for row in rows if all(is_built or part not in row.path for part, is_built in built.items())]
     return tuple(dict.fromkeys(row.lost for row in rows))
 
 

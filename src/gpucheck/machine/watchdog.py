@@ -1,8 +1,8 @@
-"""Detect a device that no longer answers this process, because a call to a hanging device never returns.
+"""Detect a device that no longer answers this process.
 
-Python cannot interrupt such a call, but another thread still runs and checks the time since the last sign of progress:
-a step, a row, or a finished wait for the device. If that is too long ago, and the device does not finish its work
-either, the guard of this process writes the report so far and ends the process. The CPU is not watched: it may be slow.
+A call to a hanging device never returns, and Python cannot interrupt the call. A thread therefore checks the time since
+the last progress: a step, a row, or a finished wait for the device. After too long, if the device does not finish its
+work either, the process writes the report so far and ends. The CPU is not watched, because it may be slow.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from gpucheck import errors
 from gpucheck.machine import device_lifetime
 from gpucheck.report.fault import Fault
 
-# A row takes seconds, and the driver reports the hangs that it detects within about 10 s.
+# A row takes seconds, and the driver reports detected hangs within about 10 s.
 SILENT_S = 60.0
 # Opening a device loads CUDA, perhaps from a network disk, and may compile every kernel for a newer architecture.
 OPENING_S = 300.0
-# A silent device is asked from another thread whether its work is done. Enqueued work takes milliseconds.
+# The time for a silent device to finish its work. Enqueued work takes milliseconds.
 ANSWER_S = 10.0
-# If the device answers but there is no progress, another call hangs. The longest single call of a benchmark on the host
-# takes seconds; longer work is marked by `off_device`.
+# If the device answers without progress, a call on the host hangs. A benchmark's longest host call takes seconds.
 LONGEST_S = 600.0
 LOOK_EVERY_S = 0.5
-# The limit of `--time-budget`, including the start of torch: 1.5 times the budget plus these seconds.
+# A command with a time budget ends after at most OVERTIME times the budget plus GRACE_S, including torch's start.
 OVERTIME, GRACE_S = 1.5, 10.0
-# The part of these seconds for everything around the work on a busy machine: Python's start, judging, rendering, exit.
+# The part of GRACE_S for Python's start, judging, rendering and exit on a busy machine.
 ENDING_S = 3.0
-# The shortest timer, because 0 would set none; and the longest that every system accepts (itimerfix of XNU).
+# The shortest timer (0 would set no timer), and the longest timer that every system accepts (itimerfix of XNU).
 SOON_S, LATEST_S = 1e-3, 1e8
 
 
 class WatchedDevice(NamedTuple):
-    """A device at work, and the function that waits for it; None while there is none yet."""
+    """A watched device. `wait` waits for its work; None while the device is opened."""
 
     device: str
     where: str
@@ -49,29 +48,29 @@ class WatchedDevice(NamedTuple):
 
 
 class OutOfTime(BaseException):
-    """No time is left. As for Ctrl-C, a handler of every Exception must not take it for a failure."""
+    """No time is left. Like KeyboardInterrupt, this is no Exception, so no handler treats it as a failure."""
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """The last sign of progress, and the watched calls. A process has one; tests create their own."""
+    """The last progress and the watched devices of this process."""
 
     clock: Callable[[], float] = time.monotonic
     heard_s: float = 0.0
-    # Whether a wait for the device has finished since the last check. It is set beside timed calls: it costs nothing.
+    # Whether a wait for the device has finished since the last check. A boolean does not disturb timed calls.
     waited: bool = False
-    # The time of the device's last answer that its work is done.
-    asked_s: float = 0.0
+    # The last time at which a silent device finished its work.
+    answered_s: float = 0.0
     step: str = ""
     off_device: int = 0
     watched: list[WatchedDevice] = field(default_factory=list)
-    # The start of the running command, if it has its own process; None if the user's program calls gpucheck.
+    # The start of the command in a process of gpucheck; None if the user's program calls gpucheck.
     began_s: float | None = None
-    # `late` means that there is no time for another row; `ends_s` is when running work is interrupted.
+    # `late`: no time is left for another row. `ends_s`: the time at which running work is interrupted.
     late: bool = False
     ends_s: float = math.inf
     has_alarm: bool = False
-    # `unbroken` work must not be interrupted by an exception; `leave` then ends the process with the report so far.
+    # An exception must not interrupt `unbroken` work. `leave` then ends the process with the report so far.
     unbroken: bool = False
     leave: Callable[[], None] = lambda: None
     # The function that starts the checking thread, if this process is guarded.
@@ -82,36 +81,36 @@ class Watchdog:
         self.step = step or self.step
 
     def silent(self) -> WatchedDevice | None:
-        """Return the watched device if it was silent for longer than its limit, else None."""
+        """Return the watched device if it was silent for at least its limit, else None."""
         if self.waited:
             self.waited = False
             self.beat()
         if not self.watched or self.off_device:
             return None
         watched = self.watched[-1]
-        return watched if self.clock() - max(self.heard_s, self.asked_s) >= watched.limit_s else None
+        return watched if self.clock() - max(self.heard_s, self.answered_s) >= watched.limit_s else None
 
     def is_lost(self, watched: WatchedDevice) -> bool:
-        """Return whether a silent device is lost: it does not finish its work, or it was silent for too long."""
+        """Return whether a silent device does not finish its work, or was silent for `LONGEST_S`."""
         if watched.wait is None or not self._answers(watched.wait) or self.clock() - self.heard_s >= LONGEST_S:
             return True
-        self.asked_s = self.clock()
+        self.answered_s = self.clock()
         return False
 
     def _answers(self, wait: Callable[[], None]) -> bool:
-        """Return whether the device has finished all its work. A thread asks, because that may hang as well."""
+        """Return whether the device finishes its work within `ANSWER_S`. A thread waits, because `wait` may hang."""
         done = threading.Event()
 
         def ask() -> None:
-            with contextlib.suppress(RuntimeError):  # an error is no sign of a working device
+            with contextlib.suppress(RuntimeError):  # a device that raises has not finished its work
                 wait()
                 done.set()
 
         threading.Thread(target=ask, name="gpucheck asks the device", daemon=True).start()
-        answered = done.wait(ANSWER_S)
-        # The question itself is no sign of progress.
-        self.waited = self.waited and not answered
-        return answered
+        has_answered = done.wait(ANSWER_S)
+        # This wait is no progress of the work.
+        self.waited = self.waited and not has_answered
+        return has_answered
 
     def fault(self, watched: WatchedDevice) -> Fault:
         silent_s = self.clock() - self.heard_s
@@ -130,14 +129,14 @@ def step() -> str:
 
 
 def go_on() -> None:
-    """Begin a row of a benchmark. Raises OutOfTime if too little time is left for it."""
+    """Raise OutOfTime if no time is left for another row of a benchmark."""
     if WATCHDOG.late or time.monotonic() >= WATCHDOG.ends_s:
         raise OutOfTime
 
 
 def ends_by(budget_s: float, began_s: float) -> float:
-    """Return when work with this time budget, begun at `began_s`, has to end, by `time.monotonic`."""
-    # In a process of gpucheck, the command's start counts, and work that still runs is interrupted with OutOfTime.
+    """Return the end of work with this time budget that began at `began_s`, on the clock `time.monotonic`."""
+    # In a process of gpucheck the command's start counts. OutOfTime interrupts work that still runs at the end.
     since_s = began_s if WATCHDOG.began_s is None else min(WATCHDOG.began_s, began_s)
     ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
     if WATCHDOG.began_s is not None:
@@ -148,7 +147,7 @@ def ends_by(budget_s: float, began_s: float) -> float:
 
 
 def finished() -> None:
-    """End the time limit: nothing is interrupted any more."""
+    """Remove the time limit, so that no later work is interrupted."""
     WATCHDOG.late, WATCHDOG.ends_s = False, math.inf
     if WATCHDOG.has_alarm:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -156,7 +155,7 @@ def finished() -> None:
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """Protect work that an exception must not interrupt, such as the import of torch. Out of time, the process ends."""
+    """Let no exception interrupt the block, such as the import of torch. If no time is left, the process ends."""
     before, WATCHDOG.unbroken = WATCHDOG.unbroken, True
     try:
         yield
@@ -166,7 +165,7 @@ def unbroken() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alarm() -> Iterator[None]:
-    """Raise OutOfTime in the main thread when the system's alarm rings (POSIX only)."""
+    """Raise OutOfTime in the main thread at the system's alarm (POSIX only)."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -191,7 +190,7 @@ def watching(accel: device_lifetime.Waitable, where: str) -> contextlib.Abstract
 
 
 def opening(device: str, where: str) -> contextlib.AbstractContextManager[None]:
-    """Watch a device while it is opened, when it cannot be asked yet."""
+    """Watch a device while it is opened. Before that it cannot answer."""
     return _watched(WatchedDevice(device, where, OPENING_S, None))
 
 
@@ -212,7 +211,7 @@ def _watched(watched: WatchedDevice) -> Iterator[None]:
 
 @contextlib.contextmanager
 def off_device() -> Iterator[None]:
-    """Mark long work of the host, during which no progress of the device is expected."""
+    """Mark long work on the host, during which the device is not watched."""
     WATCHDOG.off_device += 1
     try:
         yield
@@ -223,9 +222,9 @@ def off_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Watch the devices in use during the block. `lost` ends the process, as does `leave` if unbroken work is late."""
+    """Watch devices during the block. `lost` ends the process; so does `leave` if unbroken work is out of time."""
     ended = threading.Event()
-    # A call that returns after all must not interfere while the report is written.
+    # While the report is written, a hanging call may return. The lock then keeps the block from ending.
     ending = threading.Lock()
     started: list[threading.Thread] = []
 
@@ -248,13 +247,13 @@ def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: N
 
 
 def look(watchdog: Watchdog, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
-    """Check until `ended`, or until a device is lost, which is reported once."""
+    """Check the watched device until `ended`, or until it is lost. Report a loss once."""
     while not ended.wait(LOOK_EVERY_S):
         silent = watchdog.silent()
         if silent is None or not watchdog.is_lost(silent):
             continue
         with ending:
-            if ended.is_set() or watchdog.silent() is None:  # the device made progress in the meantime
+            if ended.is_set() or watchdog.silent() is None:  # the device has made progress since the check
                 continue
             lost(watchdog.fault(silent))
         return

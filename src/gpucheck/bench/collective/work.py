@@ -75,7 +75,7 @@ def start(rank: int) -> LineChild:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's environment. Without a launcher, gloo uses `lo`, because the host name may not resolve."""
-    is_alone = sys.platform == "linux" and launcher.place(environment) is None
+    is_alone = sys.platform == "linux" and launcher.rendezvous(environment) is None
     return {**({"GLOO_SOCKET_IFNAME": "lo"} if is_alone else {}), **environment}
 
 
