@@ -26,7 +26,7 @@ from gpucheck.program.simulated_devices import COUNTED, is_transformed
 _LSE_ROWS = 32
 # The number of values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. The
 # reserve also holds the input of each layer but the first and, with dropout, a bit for each element of that input.
-# NVIDIA does not publish the size. Of 33 networks measured on an H200 (torch 2.11, cuDNN 9.19), 30 differ from this rule
+# NVIDIA does not publish the size. Of 33 networks on an H200 (torch 2.11, cuDNN 9.19), 30 differ from this rule
 # by at most 0.4 %; the others need up to 1.2 MB more. The rule also fits an LSTM (736 000 000 bytes) and a GRU
 # (864 000 000 bytes) of 2017 (pytorch issue 2895).
 _RESERVED = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
