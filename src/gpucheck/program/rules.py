@@ -48,8 +48,8 @@ ELSEWHERE = (
 )
 # A phrase of gpucheck's error for a single operand on a device that its operation does not accept.
 MISPLACED = ", but it is on"
-# For each operation: the CUDA kernel, and the dtypes that the CPU's kernel accepts and the CUDA kernel refuses. Sources:
-# the dtypes of torch's tests (2.9, 2.13), and torch's CUDA code for floats of one byte.
+# For each operation: the CUDA kernel, and the dtypes that the CPU's kernel accepts and the CUDA kernel refuses.
+# Sources: the dtypes of torch's tests (2.9, 2.13), and torch's CUDA code for floats of one byte.
 _INTEGERS = (
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
