@@ -279,8 +279,8 @@ def _is_as_it_ran(file: str, began_s: float) -> bool:
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
-# The first `_APART` steps load kernels, fill caches and compile. They are reported separately, but only the first step in
-# a run of fewer than `_ENOUGH` steps.
+# The first `_APART` steps load kernels, fill caches and compile. They are reported separately. In a run of fewer than
+# `_ENOUGH` steps, only the first step is.
 _APART, _ENOUGH = 3, 8
 # `waits_for` is data or copies from this share of the time on. A device counts as busy from `BUSY` on.
 WAITS_SHARE, BUSY = 0.25, 0.85
