@@ -114,8 +114,8 @@ def judge(table: JobCalls) -> JobVerdict:
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     # Chance does not make a rank late at equal distances: the rank makes a checkpoint or an evaluation.
-    cycle = period(lost)
-    regular, few_times = _regular(lateness, [steps[at] for at in cycle.places], cycle.every) if cycle else (None, "")
+    indices = (period(lost) or (range(0), 0.0))[0]
+    regular, few_times = _regular(lateness, [steps[at] for at in indices], indices.step) if indices else (None, "")
 
     def cost(ranks: Iterable[int]) -> float:
         costs = lateness.costs(ranks)
@@ -126,7 +126,7 @@ def judge(table: JobCalls) -> JobVerdict:
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        every = cycle.every if cycle is not None and named == (regular,) else None
+        every = indices.step if named == (regular,) else None
         return JobVerdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
@@ -150,7 +150,7 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
         return None, ""
 
     def chance(times: int) -> float:
-        # The first two steps determine the distance, and the first one the rank. All others agree by chance.
+        # The first step determines the rank, and the second the distance. All other steps agree by chance.
         return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
 
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
@@ -160,17 +160,9 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
     return None, f"{most}{needed * every + APART} steps are needed to tell it from chance"
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The indices of values that stand out: every n-th value, by `extra` above the others."""
-
-    every: int
-    places: range
-    extra: float
-
-
-def period(values: Sequence[float]) -> Period | None:
-    """Return the period at which values stand out: by more than half of their mean excess, and almost nowhere else."""
+def period(values: Sequence[float]) -> tuple[range, float] | None:
+    """Return the indices of periodic values that stand out, and their mean excess. Each of these values, and almost no
+    other value, is above half of the excess."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None
@@ -186,7 +178,7 @@ def period(values: Sequence[float]) -> Period | None:
                 continue
             above = count - bisect.bisect_right(ordered, base + extra / 2)
             if above - len(members) <= len(members) // 4:
-                return Period(every, range(first, count, every), extra)
+                return range(first, count, every), extra
     return None
 
 

@@ -50,8 +50,8 @@ class _Function:
 def not_reached(
     trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[LastLine]
 ) -> list[str]:
-    """Return functions that did not run, such as `Trainer.evaluate()`, and lines such as `train.py:74` of code that runs
-    only once. `ran` has the first lines of the functions that ran in each file."""
+    """Return functions that did not run, such as `Trainer.evaluate()`, and lines of code that runs only once, such as
+    `train.py:74`. `ran` has the first lines of the functions that ran in each file."""
     functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
     for function in functions:
