@@ -154,8 +154,6 @@ MOST_ASSUMED = 5000
 
 @dataclass(slots=True)
 class Simulation:
-    """The simulated devices of one program, and the errors on them."""
-
     placements: Placements = field(default_factory=Placements)
     # Mismatches by site. The sites in `tolerated` raise no error. `last` was raised last.
     refused: dict[Site, Mismatch] = field(default_factory=dict)

@@ -205,7 +205,6 @@ class RunOptions:
     no_values: bool = option("With --dry: device tensors have no data, for a model larger than the host's RAM.", False)
 
     def check(self) -> None:
-        """Raise UsageError for options that exclude or need each other."""
         for name, is_given in {"--steps": self.steps is not None, "--no-values": self.no_values}.items():
             if is_given and self.dry is None:
                 raise UsageError(f"{name} needs --dry", "", f"gpucheck run --dry cuda {name} …")

@@ -56,8 +56,6 @@ class JobCalls:
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """The verdict on a job: the ranks that hold it up, and their cost per step."""
-
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0

@@ -84,7 +84,6 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def here() -> Place | None:
-    """Return the user's line that made the running call."""
     frame = user_frame(sys._getframe(1))
     return place_of(frame) if frame is not None else None
 
@@ -94,7 +93,6 @@ def place_of(frame: FrameType) -> Place:
 
 
 def source_line(frame: FrameType | None) -> str:
-    """Return the text of the line that a frame is running; empty if it is unknown."""
     return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 

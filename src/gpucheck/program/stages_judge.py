@@ -25,8 +25,6 @@ FEWEST_SIDE, NEARLY = 20, 0.9
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The times of a job's steps, without the first steps."""
-
     own_s: Mapping[int, Sequence[float]]  # each rank's own time in each step
     step_s: Sequence[float]
     peers: Mapping[int, Collection[int]]  # the ranks with which a rank exchanges data

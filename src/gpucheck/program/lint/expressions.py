@@ -31,7 +31,6 @@ class Expressions(Scope):
         return known
 
     def below(self, node: ast.AST) -> Value:
-        """Evaluate the child expressions of a node."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)

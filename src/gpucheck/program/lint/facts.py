@@ -54,8 +54,6 @@ class Class:
 
 @dataclass(slots=True)
 class File:
-    """A file during its analysis: its tree, names, processes, and the mistakes so far."""
-
     tree: ast.Module
     lines: list[str]  # the source lines, line 1 at index 0
     ignored: dict[int, frozenset[str]]  # the rules that comments ignore, by line from 1; an empty set ignores all
@@ -284,8 +282,6 @@ SCALAR, DIMENSIONS = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The known facts of a value."""
-
     # "" for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict), batch (of a
     # DataLoader), loader, self, or name (an imported name without a known value).
     kind: str = ""

@@ -209,8 +209,6 @@ _LIBTORCH = "libtorch_cpu"  # every process that has loaded torch maps this libr
 
 @dataclass(slots=True)
 class RunningProgram:
-    """A running program and its shared counters."""
-
     program: Program
     memory: mmap.mmap
     child: int = 0  # the PID of a child process that loaded torch before the program
@@ -386,7 +384,6 @@ def _shares(
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[results.WaitsFor, str]:
-    """Return what the program waits for, and the reason."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
     data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))

@@ -234,7 +234,6 @@ def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -
 
 
 def _follow(moved: Any, site: int, at: int) -> None:
-    """Count a repeated copy of an unchanged tensor."""
     if not torch_private.has("torch.Tensor._version"):
         return
     try:
@@ -458,7 +457,6 @@ def uninstall() -> None:
 
 
 def begin(shared: counters.SharedMemory, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
-    """Start to measure this process."""
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
@@ -487,7 +485,6 @@ def _forked() -> None:
 
 
 def _end() -> None:
-    """Record the error that ended the program, and the holders of memory if it ran out."""
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended while steps were traced
     memory_peaks.read(cells, cells[counters.PHASE])

@@ -52,7 +52,6 @@ def in_child(pid: int) -> str:
 
 
 def not_seen(failure: str | None, child: int = 0) -> Finding:
-    """Return the finding on a program that gpucheck did not measure."""
     if failure is not None:
         title, why = "gpucheck could not measure the program", f"a bug in gpucheck: {failure}"
         fix = "report it with the program's first lines, at the project's issue tracker"
@@ -189,7 +188,6 @@ _BLAMED = {
 
 
 def advice_of(memory: OutOfMemory) -> str | None:
-    """Return the first thing to change after an out-of-memory error."""
     if memory.blame in _BLAMED:
         return _BLAMED[memory.blame][1]
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
@@ -220,7 +218,6 @@ def _cost(line: RunLine) -> str:
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
-    """Return whether a line's call happens in most steps."""
     steps = result.steps.count if result.steps is not None else 0
     if steps < _OFTEN:
         return count >= _OFTEN_IN_ALL

@@ -119,7 +119,6 @@ _readings = 0
 
 
 def observe(say: Callable[[dict[str, Any]], bool], lines: Lines) -> None:
-    """Set where records go, and the ranks of files."""
     global _say, _lines
     _say, _lines = say, lines
 
@@ -192,19 +191,8 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     trace = traceback.walk_tb(error.__traceback__)  # outermost first
     frames = [(frame, line) for frame, line in trace if _lines.distance(frame.f_code.co_filename) == 0]
     file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
-    _say(
-        {
-            "say": "error",
-            "kind": type(error).__name__,
-            "text": link.message[:_TEXT],
-            "cause": cause.id if cause else None,
-            "file": file,
-            "line": line,
-            "step": step,
-            "phase": phase,
-            "memory": is_memory,
-        }
-    )
+    row = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
+    _say({"say": "error", **row, "file": file, "line": line, "step": step, "phase": phase, "memory": is_memory})
     if is_memory:
 
         def counts(tensor: Any) -> bool:
@@ -277,13 +265,8 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
         for name, value in list(frame.f_locals.items()):
             members = [held for held in _tensors(value, _DEPTH) if counts(held)]
             if members:
-                row = {
-                    "name": name,
-                    "kind": type(value).__name__,
-                    "tensors": len(members),
-                    "file": _lines.path(frame.f_code.co_filename),
-                    "line": frame.f_lineno,
-                }
+                row = {"name": name, "kind": type(value).__name__, "tensors": len(members)}
+                row |= {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append((row, members))
     rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
     counted: set[int] = set()
@@ -338,17 +321,13 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     def stepped(self, done: int) -> bool:
         """Start the tracing or count a traced step, after `done` steps. Return whether the last step is traced."""
         if done == SKIPPED:
-            self.start()
+            hooks = torch.nn.modules.module
+            self.hooks.append(hooks.register_module_forward_pre_hook(self._enters))
+            self.hooks.append(hooks.register_module_forward_hook(self._leaves, always_call=True))
+            self.began_ns, self.thread = time.perf_counter_ns(), threading.get_ident()
+            self.__enter__()
         self.step += done > SKIPPED
         return done == SKIPPED + self.most
-
-    def start(self) -> None:
-        self.hooks = [
-            torch.nn.modules.module.register_module_forward_pre_hook(self._enters),
-            torch.nn.modules.module.register_module_forward_hook(self._leaves, always_call=True),
-        ]
-        self.began_ns, self.thread = time.perf_counter_ns(), threading.get_ident()
-        self.__enter__()
 
     def _enters(self, module: Any, inputs: Any) -> None:
         self.forward()
@@ -388,18 +367,10 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         for owner in owners[:_MOST_LINES]:
             place, phase = owner
             file, line, module = place or ("", 0, "")
-            say(
-                {
-                    "say": "traced",
-                    "file": file,
-                    "line": line,
-                    "module": module or None,
-                    "phase": phase,
-                    "peak_bytes": at_peak.get(owner, 0),
-                    "kept_bytes_per_step": sizes.get(owner, 0) / counted,
-                    "held_by": holders.get(owner),
-                }
-            )
+            row = {"say": "traced", "file": file, "line": line, "module": module or None, "phase": phase}
+            kept_bytes = sizes.get(owner, 0) / counted
+            row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": kept_bytes}
+            say({**row, "held_by": holders.get(owner)})
 
 
 def _containers_of(kept: dict[int, Key[_SourceLine]]) -> dict[Key[_SourceLine], str]:

@@ -48,8 +48,6 @@ _Position = tuple[str, int, bool]  # a line of source: its file, its number, and
 
 @dataclass(slots=True)
 class RankRecord:
-    """The contents of a rank's file."""
-
     rank: int
     world: int = 0
     host: str = ""

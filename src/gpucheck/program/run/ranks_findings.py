@@ -120,7 +120,6 @@ def _how(code: int) -> str:
 
 
 def _of_end(job: RanksResult) -> Finding | None:
-    """Return the finding on the rank that ended first in a failed job."""
     failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
     if not failed:
         return None
@@ -257,7 +256,6 @@ def _of_period(job: RanksResult) -> Iterator[Finding]:
 
 
 def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
-    """Return the finding on a pipeline's slower ranks or busiest stage."""
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1

@@ -329,7 +329,6 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
 
 
 def begin(asked: dict[str, Any]) -> None:
-    """Start to read the flight recorder, if this torch has one."""
     dump = torch_private.find("torch._C._distributed_c10d._dump_fr_trace")
     if dump is None:
         why = "this torch has no flight recorder that can be read"
