@@ -22,8 +22,7 @@ LONGEST_S = 1800.0
 
 
 def command(options: ModelOptions, emit: Emit) -> None:
-    """Examine a model and run it on simulated devices. Raises TargetError and UsageError for the user's errors, and
-    CannotLook if the child fails to report a result."""
+    """Examine a model on simulated devices. Raises TargetError, UsageError, and CannotLook if the child fails."""
     emit(Started(inventory.read()))
     target = parse_target(options.target).text
     if target != options.target:

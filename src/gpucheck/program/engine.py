@@ -1,8 +1,8 @@
 """Simulate devices: CPU tensors with true values report a GPU as their device.
 
-The function mode (`simulated_cuda`) sees the program's calls to torch: moves, factories, `.device`. The dispatch mode
-in this file sees every operation below these calls, judges the devices of the operands, and records the devices of the
-results. A device that neither mode knows never causes a finding.
+The function mode (`simulated_cuda`) sees the program's calls to torch. The dispatch mode in this file sees every
+operation below these calls, judges the operands' devices, and records the results' devices. An unknown device never
+causes a finding.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ class PerThread(threading.local):
 
 # torch raises CUDA's errors as this class since version 2.8.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
-# A line that reads more values is taken for a loop that waits for a value. Two updates of a policy in reinforcement
-# learning read thousands.
+# A line that reads more values waits for a value in a loop. Two updates in reinforcement learning read thousands.
 MOST_ASSUMED = 5000
 
 
@@ -299,8 +298,7 @@ class Simulation:
         return not self.has_values and tensor.is_meta and str(self.placements.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """Record that the program reads an unknown value, and return `value` for it. Raises NotImplementedError if one
-        line reads too many values."""
+        """Return `value` for an unknown value that the program reads. NotImplementedError ends endless reads."""
         place = devices.here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:

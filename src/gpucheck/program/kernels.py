@@ -19,8 +19,8 @@ from gpucheck.program import rules
 from gpucheck.program.engine import UNSEEN, Simulation, mapped, tensors_in, without
 from gpucheck.program.simulated_devices import COUNTED, is_transformed
 
-# A fused attention keeps the logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte for each
-# element. An RNN of cuDNN keeps a reserve. The CPU's kernels keep other tensors for the backward pass.
+# For the backward pass, a fused attention keeps the logsumexp of each row and, for dropout, a seed. A dropout keeps one
+# byte for each element, and an RNN of cuDNN keeps a reserve. The CPU's kernels keep other tensors.
 
 # kAlignLSE of torch's memory-efficient attention: the logsumexp (float32) has a multiple of this many rows.
 _LSE_ROWS = 32
@@ -110,8 +110,7 @@ def _named(name: str, function: Any, *first: Any) -> Any:
 
 
 def _device(sim: Simulation, tensors: Sequence[Any]) -> torch.device | None:
-    """Return the simulated GPU that holds all of these tensors; None for other devices, for several devices, and if
-    a tensor is not a plain one. torch's own function then runs."""
+    """Return the simulated GPU that holds all of these plain tensors; None otherwise, so that torch's function runs."""
     if any(type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor) for tensor in tensors):
         return None
     devices = {sim.placements.device(tensor) for tensor in tensors}

@@ -1,8 +1,7 @@
 """Examine a model on a simulated device: the tensors that its move leaves behind, and the lines that mix devices.
 
-The examination finds tensors and modules outside the model's parameters and buffers: in attributes, lists, objects,
-closures and hooks. It also computes the memory of the weights and of training. Only child processes import this module,
-because it runs the user's code.
+The examination finds tensors and modules in attributes, lists, objects, closures and hooks, and computes the memory of
+training. Only child processes import this module, because the examination runs the user's code.
 """
 
 from __future__ import annotations
@@ -431,8 +430,7 @@ class _Examination:
                 placements.put(tensor, device, Origin(kind, name))
 
     def _run(self) -> results.SimulatedRun | None:
-        """Run a forward pass or a step, and repeat it after each mismatch, whose site is then tolerated. Return None if
-        the user gave no input."""
+        """Run a pass or a step until no new mismatch occurs. Each found site is tolerated. None without input."""
         asked = self.asked
         if not self.built.has_inputs:
             return None

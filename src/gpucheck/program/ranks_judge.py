@@ -140,8 +140,7 @@ def judge(table: JobCalls) -> JobVerdict:
 
 
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return the rank that is last in nearly all of these periodic steps. If chance may be the cause, return None and
-    a text with the number of steps that are needed."""
+    """Return the rank that is last in nearly all of these periodic steps, or None and the reason of the doubt."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):
@@ -159,8 +158,7 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
 
 
 def period(values: Sequence[float]) -> tuple[range, float] | None:
-    """Return the indices of periodic values that stand out, and their mean excess. Each of these values, and almost no
-    other value, is above half of the excess."""
+    """Return the indices and the mean excess of periodic values. They, and few others, exceed half of the excess."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None
@@ -207,9 +205,8 @@ def _behind_middle(ordered: Sequence[float]) -> float:
 
 
 def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
-    """Return the possible error of each rank's mean at this level (Student's t), from 16 to 8 blocks of consecutive
-    steps. Fewer and longer blocks are used until neighbours correlate little. The rest of the correlation widens the
-    error."""
+    """Return the possible error of each rank's mean at this level (Student's t), from 16 to 8 blocks of steps. Blocks
+    become longer until neighbours correlate little. The remaining correlation widens the error."""
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
     for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -2):
@@ -300,7 +297,7 @@ class _Lateness:
 
 
 def releases(table: JobCalls) -> tuple[list[CollectiveCall], list[bool]]:
-    """Return the calls, ordered by the arrival of the last rank, and whether the other ranks waited for this arrival."""
+    """Return the calls, ordered by the arrival of the last rank, and whether the other ranks waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
     calls.sort(key=lambda call: max(call.arrivals.values()))
     # Errors of two clocks can make a rank seem to continue before the last rank arrived.
@@ -356,9 +353,8 @@ def _releasing(calls: Sequence[CollectiveCall], slack: float) -> list[bool]:
 
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
-    """Return whether ranks wait for a call's last rank: no rank continues before the last arrival, and the last rank is
-    not as late at its next call. Each gap has a rank's times from its arrival to its next call and to the last arrival,
-    and the last rank's time to its next call."""
+    """Return whether ranks wait for a call's last rank. Each gap has the times from a rank's arrival to its next call
+    and to the last arrival, and from the last arrival to that rank's next call."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

@@ -132,8 +132,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRule:
-    """An exception from the default, by the names of arguments in torch's schema. "*" stands for every argument, or
-    with `by_position` for every entry of a list."""
+    """An exception from the default, by argument names of torch's schema. "*" is every argument or list entry."""
 
     operations: tuple[str, ...]
     free: tuple[str, ...] = ()  # arguments that may also be on the CPU
@@ -149,9 +148,8 @@ class PlacementRule:
 def _rule(
     names: str, follows: str | None = None, on_host: tuple[int, ...] = (), by_position: bool = False, **roles: str
 ) -> PlacementRule:
-    arguments = {role: tuple(text.split()) for role, text in roles.items()}
-    more: dict[str, Any] = {"follows": follows, "on_host": on_host, "by_position": by_position}
-    return PlacementRule(tuple(names.split()), **arguments, **more)
+    fields: dict[str, Any] = {role: tuple(text.split()) for role, text in roles.items()}
+    return PlacementRule(tuple(names.split()), follows=follows, on_host=on_host, by_position=by_position, **fields)
 
 
 RULES: tuple[PlacementRule, ...] = (

@@ -110,8 +110,7 @@ def _below(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Allow trees as deep as a thousand `elif`, and run without the garbage collector, which takes a third of the
-    time."""
+    """Allow trees as deep as a thousand `elif`. Stop the garbage collector, which would take a third of the time."""
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
     gc.disable()

@@ -415,8 +415,7 @@ _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
 
 
 def _read_processes(file: File) -> bool:
-    """Record the file's child processes and the functions in forked workers. Return whether its datasets may run in
-    forked workers too."""
+    """Record child processes, and functions in forked workers. Return whether datasets may run in forked workers."""
     loaders: list[ast.Call] = []
     default = "fork"
     for call in file.calls:

@@ -89,8 +89,8 @@ RULES: tuple[Rule, ...] = (
         "lint.device_in_worker",
         "a forked process uses the GPU",
         "{name}: CUDA cannot be used in a process that was forked",
-        "DataLoader workers are forked on Linux. If the parent has started CUDA, CUDA fails in the workers. If not, each "
-        "worker creates its own context. Return CPU tensors and move the batch in the main process.",
+        "DataLoader workers are forked on Linux. If the parent has started CUDA, CUDA fails in the workers. If not, "
+        "each worker creates its own context. Return CPU tensors and move the batch in the main process.",
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
         "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
         '-        return torch.zeros(8, device="cuda")\n+        return torch.zeros(8)\n\n\n'

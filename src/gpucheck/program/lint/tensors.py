@@ -156,9 +156,12 @@ def kept_loss(run: Scope, node: ast.expr, key: str, added: Value) -> None:
 
 def summed_loss(run: Scope, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """Report `total += loss` in a loop after the loss's backward pass, or if no backward pass uses the total."""
-    if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
+    if not run.loops or run.no_graph:
         return
     loop, key = run.loops[-1], ast.unparse(target)
+    sets = (inner for inner in walk(loop) if isinstance(inner, ast.Assign) and key in map(ast.unparse, inner.targets))
+    if any(key not in texts(inner.value) for inner in sets):  # the loop resets the total
+        return
     if {key, key.partition("[")[0]} & _backwards(run.body) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & _backwards(loop)
@@ -167,13 +170,6 @@ def summed_loss(run: Scope, node: ast.stmt, target: ast.expr, added: ast.expr, k
         text = run.file.text(added)
         text = text if isinstance(added, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
         run.report("lint.kept_graph", node, name=key, fix=f"add {text}.detach()")
-
-
-def _is_outside(target: ast.expr, loop: Loop) -> bool:
-    """Return whether no assignment in the loop resets a total."""
-    text = ast.unparse(target)
-    sets = (node for node in walk(loop) if isinstance(node, ast.Assign) and text in map(ast.unparse, node.targets))
-    return all(text in texts(node.value) for node in sets)
 
 
 def texts(node: ast.expr) -> set[str]:

@@ -68,8 +68,7 @@ _HARMLESS = ("-u", "-B")
 
 
 def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
-    """Return the options without a `python` before the program. Raises UsageError if `python` has another option
-    than `-m` and the harmless ones."""
+    """Return the options without a `python` before the program. Raises UsageError for other options of `python`."""
     first, *words = options.program
     is_script = os.path.isfile(first) and not os.access(first, os.X_OK)  # a script of the user with this name
     if options.module or not words or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_script:
@@ -94,8 +93,7 @@ def _check_file(script: str) -> None:
 
 
 def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
-    """Run the program on a simulated device. Return 1 if a finding failed, else the program's own status unless the
-    status is 0, else 4 if a finding is inconclusive."""
+    """Run the program on a simulated device. Return the status of the findings, or the program's own."""
     settings = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
     began, began_s, is_reported = time.perf_counter_ns(), time.time(), False
     emit(Notice("dry run: no GPU is used, but files that the program writes are real"))
@@ -140,8 +138,7 @@ def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
 def _watched(
     running: RunningProgram, job: ranks.Job | None, emit: Emit
 ) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
-    """Wait for the program's end, and read the utilization of its first device. Return the exit status, the readings,
-    and why there are none."""
+    """Wait for the program's end. Return its status, the utilization of its first device, or why it is unknown."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
     code = None
@@ -277,8 +274,7 @@ def _is_as_it_ran(file: str, began_s: float) -> bool:
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
-# The first `_APART` steps load kernels, fill caches and compile. They are reported separately. In a run of fewer than
-# `_ENOUGH` steps, only the first step is.
+# `_APART` first steps load kernels and compile, and are reported apart; only the first step below `_ENOUGH` steps.
 _APART, _ENOUGH = 3, 8
 # `waits_for` is data or copies from this share of the time on. A device counts as busy from `BUSY` on.
 WAITS_SHARE, BUSY = 0.25, 0.85

@@ -16,13 +16,12 @@ SharedMemory = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
-# The cells of the head. The hook writes three bytes of the first cell: whether the program has started, whether the hook
-# has failed, and whether the hook saw torch load, missed torch, or started after torch._C.
+# The cells of the head. The hook writes 3 bytes of the first cell: the program has started, the hook has failed, and
+# the hook saw torch load, missed torch, or started after torch._C.
 STARTED, TORCH_NS, END_NS, TEXT_LENGTH, SITES, SITES_LOST, STEPS, DATA_NS = range(8)
 COPIES_NS, WAITS_NS, BACKWARD_NS, OPTIMIZER_NS, PHASE, EXPLICIT_STEPS, TORCH_CPU_NS, FORK_ERRORS = range(8, 16)
 TORCH_BYTE, UNSEEN = 2, 2
-# The rest of the head has the text of a forked process's last error. A forked process writes nothing else, because no
-# lock protects the other cells.
+# A forked process writes only the text of its last error, because no lock protects the other cells.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
 PHASES = ("forward", "backward", "step")  # the cell PHASE has an index into them
 

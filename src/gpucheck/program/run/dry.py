@@ -96,8 +96,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _sim.has_values:
         hooks._follow = lambda *args: None  # references to moved tensors would prevent the swap
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
-    # A loader restarts an iterator whose workers are kept.
-    hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, lambda made, *_: _rounds.pop(made, None)))
+    hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, _note_iterator))
     hooks._replace(simulated_cuda.TorchCalls, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", functools.partial(hooks.measured, _note_training))
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
@@ -280,6 +279,10 @@ def _following(original: Any) -> Any:
         return batch
 
     return following
+
+
+def _note_iterator(iterator: Any, *_: Any) -> None:
+    _rounds.pop(iterator, None)  # a loader with persistent workers restarts its iterator
 
 
 def _is_by_hand(frame: FrameType) -> bool:

@@ -28,8 +28,7 @@ from gpucheck.program.run.counters import SITES_AT
 now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
-# This many first copies of a line are examined, and later one copy in this many. If gpucheck sees an unchanged tensor
-# again, it examines all copies of the line.
+# This many first copies of a line are examined, then one copy in this many, or all after an unchanged tensor.
 _CLOSELY = 32
 # After this many steps of other optimizers, the optimizer whose steps are counted is considered gone.
 _MOST_OTHERS = 8

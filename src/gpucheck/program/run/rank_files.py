@@ -28,8 +28,7 @@ from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRan
 
 MOST_TEXT = 500  # characters of an error's text
 MOST_BYTES = 512 * 2**20
-# The columns of a step after its end and its duration. In `blocked`, Python waited for other ranks. `p2p` is the part in
-# sends and receives.
+# The columns of a step after its end and duration. `blocked` is Python's wait for ranks, `p2p` its part in messages.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
 # The largest drift of a server's clock, and NTP's largest correction without a step, in seconds per second.
@@ -452,8 +451,7 @@ _ACTIVITIES = {
 def _activity(
     verdict: JobVerdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Position | None
 ) -> tuple[str | None, float | None, str | None]:
-    """Return the activity that takes longer on the late rank than on its siblings, the difference in seconds, and the
-    line."""
+    """Return the activity that takes longer on the late rank than on its siblings, the extra seconds, and the line."""
     late = verdict.ranks
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if late and others and means.get(late[0]):

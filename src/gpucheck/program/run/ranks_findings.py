@@ -79,21 +79,19 @@ def _of_hang(job: RanksResult) -> Finding | None:
     if hang.resumed:
         title = f"the job waited for {names(hang.missing)}" if hang.missing else "the job waited"
         return Finding("run.ranks.hang", "warn", title, message + "; the job continued later", evidence)
+    ended = [row for row in job.ranks if row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)]
+    killed = {row.rank for row in ended if (row.exit or 0) < 0}
     why, fix = f": {names(hang.missing)} missing" if hang.missing else "", None
     if hang.waiting and hang.waiting == (*hang.missing, *hang.unknown):
         why = ": ranks wait for each other in different collectives"
         fix = "make the collectives of all groups in the same order on all ranks"
     elif left := [rank for rank in hang.missing if rows[rank].left_early]:
         why, fix = f": {names(left)} left early", UNEVEN
-    elif gone := [rank for rank in (*hang.missing, *hang.unknown) if rank in rows and _was_killed(rows[rank], hang)]:
+    elif gone := [rank for rank in (*hang.missing, *hang.unknown) if rank in killed]:
         ends = {_how(rows[rank].exit or 0) for rank in gone}
         how = f" {ends.pop()}" if len(ends) == 1 else ""
         why = f": {names(gone)} {'was' if len(gone) == 1 else 'were'} ended{how}"
     return Finding("run.ranks.hang", "fail", f"the job hangs{why}", message, evidence, fix)
-
-
-def _was_killed(row: JobRank, hang: JobHang) -> bool:  # before the hang was detected
-    return (row.exit or 0) < 0 and row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
 
 
 def _state(row: JobRank, hang: JobHang) -> str:
@@ -147,7 +145,8 @@ def _of_end(job: RanksResult) -> Finding | None:
         message, evidence["rank"], fix = f"{message} because of it", left[0].rank, UNEVEN
     elif first.raised and 1 < len(same) == len(causes) and not is_signalled:
         who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
-        title, message = f"{who} raised {_error(first.raised, text=False)}", f"{_first_line(first.raised)}; {after}"
+        first_line = first.raised.message.strip().partition("\n")[0]
+        title, message = f"{who} raised {_error(first.raised, text=False)}", f"{first_line}; {after}"
         reported = same
     elif why := _unknown_first(job, failed, causes, is_signalled=is_signalled):
         how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}" if is_signalled else "failed"
@@ -198,12 +197,8 @@ def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
 def _error(raised: RankError, *, text: bool = True) -> str:
     """Return an error in one line: `ValueError at train.py:31: bad label 17`."""
     where = f" at {raised.place}" if raised.place else ""
-    line = _first_line(raised) if text else ""
+    line = raised.message.strip().partition("\n")[0] if text else ""
     return f"{raised.type}{where}" + (f": {line}" if line else "")
-
-
-def _first_line(raised: RankError) -> str:
-    return raised.message.strip().partition("\n")[0]
 
 
 def _of_lateness(job: RanksResult) -> Finding:
