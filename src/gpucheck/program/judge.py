@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, ids_of
 from gpucheck.report.results import model as results
 
-# The texts for each kind of object that holds a tensor.
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",

@@ -152,7 +152,6 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
         return None, 0, ""
 
 
-# Methods that move a tensor.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 # Attributes and methods that work for a tensor on any device.
 _READS = (

@@ -265,7 +265,6 @@ def name_of(func: Any) -> str:
     return f"torch.{name}" if not hasattr(torch.nn.functional, name) or hasattr(torch, name) else f"F.{name}"
 
 
-# Operators as a person writes them.
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floordiv": "//", "matmul": "@", "pow": "**"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
 _OPERATORS = {
@@ -480,25 +479,21 @@ FUNCTION_RULES: dict[Any, FunctionRule] = {
 class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that reports the requested device."""
 
-    claimed_device = CPU
+    device = CPU  # hides torch's property of this name
     made_at: Place | None = None
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
         generator: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        generator.claimed_device, generator.made_at = devices.device_of(device) or CPU, devices.here()
+        generator.device, generator.made_at = devices.device_of(device) or CPU, devices.here()
         return generator
-
-    @property
-    def device(self) -> torch.device:
-        return self.claimed_device
 
     def get_state(self) -> Tensor:
         state = super().get_state()
-        return state if self.claimed_device == CPU else _state_of_cuda(state)
+        return state if self.device == CPU else _state_of_cuda(state)
 
     def set_state(self, new_state: Tensor) -> Any:
         """Raise RuntimeError as torch does if the state is from a generator of another type of device."""
-        return super().set_state(new_state if self.claimed_device == CPU else _state_of_host(new_state))
+        return super().set_state(new_state if self.device == CPU else _state_of_host(new_state))
 
 
 class _AnyGenerator(type):
@@ -587,15 +582,8 @@ def _set_device(sim: Simulation, value: Any) -> None:
 def _cuda_functions(sim: Simulation) -> dict[str, Any]:
     gpu = sim.gpu
     major, minor = gpu.capability
-    properties = types.SimpleNamespace(
-        name=gpu.name,
-        major=major,
-        minor=minor,
-        uuid=None,
-        warp_size=32,
-        multi_processor_count=gpu.multiprocessors,
-        total_memory=gpu.readable_bytes,
-    )
+    properties = types.SimpleNamespace(name=gpu.name, major=major, minor=minor, uuid=None, warp_size=32)
+    properties.multi_processor_count, properties.total_memory = gpu.multiprocessors, gpu.readable_bytes
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),

@@ -1,8 +1,7 @@
 """Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
 
-A rank behind a slow rank in a pipeline is late too, so times of arrival do not show which rank is slow. A rank's own
-time is the time of a step without the waits for other ranks. gpucheck compares this time between siblings of a stage,
-and with earlier steps. A difference between stages is not a fault: a stage may have more work.
+A rank behind a slow rank is late too, so times of arrival do not show which rank is slow. A rank's own time is a step
+without the waits for other ranks. It is compared between siblings of a stage, and with earlier steps.
 """
 
 from __future__ import annotations

@@ -467,7 +467,6 @@ class ScopeAnalysis(Expressions):
         return owner.attributes
 
 
-# Methods that run before forward.
 _SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
 
 

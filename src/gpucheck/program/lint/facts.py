@@ -467,7 +467,6 @@ class Scope:
         self.receivers: dict[int, Value] = {}  # the tensor or module that a move is called on, by the call's id
         self.sets: list[Node] = []  # the nodes that set CUDA_VISIBLE_DEVICES before CUDA starts
         self.rooted: set[str] = set()  # names with known attributes
-        # The functions and classes that were defined so far.
         self.functions: dict[str, Function] = {}
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []

@@ -58,7 +58,6 @@ MODULE_SELF = words(
     "to cuda cpu eval train half float double bfloat16 requires_grad_ apply xpu share_memory type to_empty"
 )
 MOVES = words("to cuda cpu xpu npu hpu mps ipu")
-# Attributes that identify a tensor.
 TENSOR_ONLY = words(
     "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
     "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
@@ -79,7 +78,6 @@ REDUCTIONS = words("sum mean max min prod std var norm any all argmax argmin med
 MAY_BE_NUMBERS = words(
     "squeeze select dot vdot inner trace det logdet matmul einsum tensordot norm dist count_nonzero quantile mode take"
 )
-# Methods whose result has no gradient.
 NO_GRADIENT = words(
     "detach detach_ argmax argmin argsort any all eq ne lt gt le ge long int bool byte short char isnan isinf isfinite "
     "isclose isin logical_and logical_or logical_xor logical_not one_hot count_nonzero nonzero bincount bucketize"
@@ -90,12 +88,10 @@ NO_READ = words(
     "permute transpose expand expand_as view_as flatten detach t swapaxes movedim narrow unflatten stride "
     "storage_offset requires_grad_ is_contiguous get_device unbind chunk split"
 )
-# Functions whose result has at least one dimension.
 WITH_DIMENSIONS = words(
     "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile unsqueeze "
     "cat concat stack hstack vstack outer where"
 )
-# Common names of the function that computes a loss.
 LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
 # Common names of objects of tokenizers and graph libraries. These objects move in place.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")

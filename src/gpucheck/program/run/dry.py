@@ -362,7 +362,6 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Sum the memory that training keeps, which is complete after a step."""
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
             _sums.update(memory_peaks.sums(hooks._steps.optimizers, lambda x: _sim.placements.device(x) == COUNTED))

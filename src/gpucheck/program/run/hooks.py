@@ -392,16 +392,11 @@ def step() -> None:
 
 device_of = memory_peaks.device_of
 
-_SCALARS = {
-    "item": "item",
-    "is_nonzero": "bool",
-    **{f"__{kind}__": kind for kind in ("bool", "float", "int", "complex", "index")},
-}
+_NUMBERS = ("bool", "float", "int", "complex", "index")
+_SCALARS = {"item": "item", "is_nonzero": "bool", **{f"__{name}__": name for name in _NUMBERS}}
 # Functions such as torch.nonzero are not replaced: TorchScript and subclasses compare them with the originals.
-_READERS = {
-    **{name: name for name in ("nonzero", "equal", "masked_select", "tolist")},
-    **dict.fromkeys(("__repr__", "__format__"), "print"),
-}
+_READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
+_READERS |= dict.fromkeys(("__repr__", "__format__"), "print")
 LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
 LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
 # The replaced attributes: the holder, the name, and the original, which is None if the holder inherited it.
@@ -475,7 +470,6 @@ def begin(shared: counters.SharedMemory, folder: str, trace: int = 0, use: torch
 
 
 def _forked() -> None:
-    """Stop the counting in a process that the program forked."""
     global memory, cells
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)

@@ -175,7 +175,6 @@ def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
     return Finding("run.memory.full", "fail", title, message, evidence, advice_of(memory), device)
 
 
-# The title and the fix, by the cause.
 _BLAMED = {
     "pinned": (BY_ID["oom.host"].title, BY_ID["oom.host"].fix),
     "runtime": (BY_ID["oom.runtime"].title, BY_ID["oom.runtime"].fix),
@@ -255,7 +254,6 @@ def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[t
 
 
 def costly(result: RunResult) -> Iterator[RunLine]:
-    """Yield the lines that take time or have a finding."""
     judged = {(finding.evidence.get("file"), finding.evidence.get("line")) for finding in findings(result)}
     for line in result.lines:
         if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in judged:
@@ -316,7 +314,6 @@ def rows_of(read: counters.CounterData, kind: str, made: type[_Row]) -> tuple[_R
 
 
 def _errors_caught(read: counters.CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:
-    """Yield the dtype errors that the program caught, and the errors of forked processes."""
     for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:

@@ -194,10 +194,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     row = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
     _say({"say": "error", **row, "file": file, "line": line, "step": step, "phase": phase, "memory": is_memory})
     if is_memory:
-
-        def counts(tensor: Any) -> bool:
-            return (device_of(tensor) is None) == is_host
-
+        counts = lambda tensor: (device_of(tensor) is None) == is_host  # noqa: E731
         _say({"say": "held", **sums(optimizers, counts)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})

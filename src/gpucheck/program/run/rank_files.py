@@ -98,12 +98,9 @@ class RankRecord:
                 self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
                 self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
             case "kind":
-                self.kinds[int(line["kind"])] = {
-                    "group": str(line["group"]),
-                    "name": visible(str(line["name"])),
-                    "sizes": [list(map(int, size)) for size in line["sizes"]],
-                    "dtypes": [*map(str, line["dtypes"])],
-                }
+                sizes, dtypes = [list(map(int, size)) for size in line["sizes"]], [*map(str, line["dtypes"])]
+                operation = {"group": str(line["group"]), "name": visible(str(line["name"]))}
+                self.kinds[int(line["kind"])] = {**operation, "sizes": sizes, "dtypes": dtypes}
             case "group":
                 self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
             case "calls":
@@ -503,7 +500,6 @@ def _collective(record: RankRecord, key: _Key) -> Collective:
 
 
 def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
-    """Return the first call of a group that ranks make differently."""
     for key in sorted({key for record in ranks for key in record.calls}, key=lambda key: (key[1], key[0])):
         made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:

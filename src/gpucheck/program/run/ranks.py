@@ -89,7 +89,6 @@ class Job:
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
     def ended(self, code: int, measured: RunResult | None) -> None:
-        """Record the end of the program, with the lines that took the most time."""
         steps = measured.steps.count if measured is not None and measured.steps is not None else 0
         slowest = () if measured is None else measured.lines[:20]
         lines = [(line.kind, line.file, line.line, line.time_s) for line in slowest]

@@ -241,7 +241,6 @@ def _of_lateness(job: RanksResult) -> Finding:
 
 
 def _of_period(job: RanksResult) -> Iterator[Finding]:
-    """Yield the finding on extra work in every n-th step, unless only late ranks do that work."""
     work = job.periodic
     if work is not None and not work.ranks:
         title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"

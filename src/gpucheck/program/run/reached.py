@@ -106,9 +106,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _ahead(body: list[ast.stmt], at: LastLine) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements that would still have run, and those among them that run only once. An ended loop has its
-    body, and no statement that runs only once. Any other line has the body of the outermost loop and all statements
-    after the line. The statements after that loop run only once."""
+    """Return the statements that would still have run, and those among them that run only once. An ended loop has only
+    its own body. Else a line has the outermost loop's body and all later statements, once from that loop's end on."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []

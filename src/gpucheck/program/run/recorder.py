@@ -170,7 +170,6 @@ class FlightRecorderReader:
                 self.write(line)
 
     def end(self) -> None:
-        """Write the remaining entries and the last source lines at the program's end."""
         if os.getpid() != self.pid:
             return
         self.stop.set()
