@@ -139,6 +139,7 @@ def _watched(
     running: RunningProgram, job: ranks.Job | None, emit: Emit
 ) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
     """Wait for the program's end. Return its status, the utilization of its first device, or why it is unknown."""
+    sampler = lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))  # noqa: E731
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
     code = None
@@ -148,7 +149,7 @@ def _watched(
             if watch is None:
                 uuids = (line["uuid"] for line in counters.read(running.memory).lines_of("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
-                    watch = Watch(uuid, start=_utilization_child)
+                    watch = Watch(uuid, start=sampler)
             if watch is not None:
                 rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
                 busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
@@ -160,10 +161,6 @@ def _watched(
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _utilization_child(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
 
 
 def _answer(running: RunningProgram, ended: RunEnd, emit: Emit, job: ranks.Job | None) -> None:
@@ -495,7 +492,6 @@ def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
     )
 
 
-# Causes of errors that torch's allocators did not raise.
 _BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 

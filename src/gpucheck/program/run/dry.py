@@ -335,7 +335,6 @@ def _reaching(original: Any) -> Any:
 
 
 def _say_ran() -> None:
-    """Record the user's functions that called torch, by file, with all files of the user."""
     ran: dict[str, list[int]] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
