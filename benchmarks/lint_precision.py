@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from gpucheck.program.lint import command  # noqa: E402
-from gpucheck.program.lint.command import with_room  # noqa: E402
+from gpucheck.program.lint.command import deep_recursion  # noqa: E402
 from gpucheck.program.lint.facts import Unreadable  # noqa: E402
 from gpucheck.report.finding import Finding  # noqa: E402
 
@@ -148,7 +148,7 @@ def of_a_library(folder: Path, with_lines: bool) -> int:
     files = sorted(folder.rglob("*.py"))
     start, used = time.perf_counter(), time.process_time()
     found: list[tuple[Path, Finding]] = []
-    with with_room():
+    with deep_recursion():
         for path in files:
             try:
                 found += [(path, one) for one, _ in command.mistakes(path.read_bytes())]

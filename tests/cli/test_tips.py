@@ -169,7 +169,7 @@ def test_a_dry_run_behind_the_program_is_refused(
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.options, sys\n")
     said = refused(capsys, "run", "--quiet", "pkg/train.py", "--lr", "1", "--dry", "cuda:80GiB", "x")
-    assert said.startswith("--dry cuda:80GiB stands behind pkg/train.py: ")
+    assert said.startswith("--dry cuda:80GiB comes after pkg/train.py: ")
     assert "; gpucheck run --dry cuda:80GiB --quiet pkg/train.py --lr 1 x, or " in said
     assert said.endswith(": gpucheck run --quiet -- pkg/train.py --lr 1 --dry cuda:80GiB x")
     assert "; gpucheck run --dry cuda -m pkg.train, or" in refused(capsys, "run", "-m", "pkg.train", "--dry=cuda")

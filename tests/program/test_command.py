@@ -93,7 +93,7 @@ def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path) -> None:
         ("net.py:raises", (), 2, "the target net.py:raises raised ValueError: no weights; see the traceback"),
         ("net.py:number", (), 2, "the target net.py:number returned a value of type int, not a torch.nn.Module"),
         ("net.py:nothing", (), 2, "net.py has no nothing"),
-        ("net.py:leaves", (), 2, "running net.py:leaves ended its process with status 7"),
+        ("net.py:leaves", (), 2, "the process that ran net.py:leaves ended with status 7"),
         ("net.py:make", ("--input", "x:9:float32"), 2, "the forward pass of net.py:make raised RuntimeError: mat1 and"),
         ("net.py:make", ("--optimizer", "adamm", "--train", "--input", "x:8:float32"), 2, "--optimizer 'adamm' is not"),
     ],

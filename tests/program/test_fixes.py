@@ -245,7 +245,7 @@ def applied(text: str, fix: str) -> str:
         lines.insert(number, indent + change.removesuffix(" before it"))
     elif change.startswith("keep them in nn.ModuleList"):
         lines[number] = re.sub(r"= (.*)", r"= nn.ModuleList(\1)", line)
-    elif change.startswith(("make the optimizer after .to()", "load the optimizer's state after")):
+    elif change.startswith(("create the optimizer after .to()", "load the optimizer's state after")):
         after = next(n for n, item in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", item))
         lines.insert(after, lines.pop(number))
     elif moved := re.fullmatch(r"(.+?)(\.(?:to|cpu)\(.*\))", change):

@@ -17,13 +17,12 @@ from gpucheck.report.results.model import ModelResult
 from gpucheck.work.spec import parse_target
 
 CHILD = "gpucheck.program.placement"
-# A CPU copies the model once, whatever its size, and runs it on a few samples. Work that takes longer hangs.
+# The child copies the model once and runs a few samples on the CPU. A child that takes longer than this hangs.
 LONGEST_S = 1800.0
 
 
 def command(options: ModelOptions, emit: Emit) -> None:
-    """Examine a model, and run it on simulated devices. Raises TargetError and UsageError for the user's errors, and
-    CannotLook if the child ends too early."""
+    """Examine a model on simulated devices. Raises TargetError, UsageError, and CannotLook if the child fails."""
     emit(Started(inventory.read()))
     target = parse_target(options.target).text
     if target != options.target:
@@ -50,12 +49,13 @@ def command(options: ModelOptions, emit: Emit) -> None:
 
 
 def _ended(ending: child_protocol.Ending, answer: child_protocol.Message, target: str) -> Exception:
-    said = ending.last_words
+    last_words = ending.last_words
     if ending.how == "late":
-        return CannotLook(f"{target} did not finish within {ending.limit_s:g} s", said, "give a smaller --batch-size")
+        title = f"{target} did not finish within {ending.limit_s:g} s"
+        return CannotLook(title, last_words, "give a smaller --batch-size")
     if ending.signal is not None:
-        why = "out of memory, most likely" if ending.signal == "SIGKILL" else said
-        return CannotLook(f"the process that ran {target} was ended by {ending.signal}", why)
+        why = "probably out of memory" if ending.signal == "SIGKILL" else last_words
+        return CannotLook(f"{ending.signal} ended the process that ran {target}", why)
     if "started" in answer:
-        return TargetError(f"running {target} ended its process with status {ending.status}", said)
-    return CannotLook("the process that loads the model did not start", ending.reason or said)
+        return TargetError(f"the process that ran {target} ended with status {ending.status}", last_words)
+    return CannotLook("the process that loads the model did not start", ending.reason or last_words)

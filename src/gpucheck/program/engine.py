@@ -1,8 +1,8 @@
-"""The engine of simulated devices: ordinary CPU tensors with true values that report a GPU as their device.
+"""Simulate devices: CPU tensors with true values report a GPU as their device.
 
-The function mode (`simulated_cuda`) sees the program's calls to torch: moves, factories, `.device`. The dispatch mode
-here sees every operation below them. It judges the devices of the operands, and records those of the results. A device
-that neither mode can know stays unknown and never causes a finding.
+The function mode (`simulated_cuda`) sees the program's calls to torch. The dispatch mode in this file sees every
+operation below these calls, judges the operands' devices, and records the results' devices. An unknown device never
+causes a finding.
 """
 
 from __future__ import annotations
@@ -32,50 +32,49 @@ from gpucheck.program.simulated_devices import COUNTED, CPU, SIMULATED, Origin, 
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
-# The number of temporary tensors that a kernel allocates, each as large as its first operand.
-_WHOLE = {
+# The number of temporary tensors, each as large as the first operand. A `*_loss` needs them only for its sum or mean.
+_TEMPORARIES = {
     **dict.fromkeys(("aten::_softmax_backward_data", "aten::logsumexp"), 1),
-    # The loss of each element, if the result is their sum or mean.
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
 }
-# Reductions, with the index of their argument for the dimensions.
-_REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
-# Bytes per index that is sorted with its position: two copies of keys and values, and CUB's temporary memory.
-_SORTED = 56
+# The index of a reduction's argument that has the dimensions.
+_DIMS_AT = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
+# A sort of indices takes this many bytes for each: two copies of keys and values, and CUB's temporary memory.
+_SORT_BYTES = 56
 # Resident threads of a multiprocessor by compute capability (CUDA's programming guide); 2048 for others.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
 def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: SimulatedGpu) -> int:
-    """Return the temporary memory of torch's own CUDA kernel, as observed with torch 2.9 and 2.11."""
-    if name in _WHOLE:
-        is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
-        return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
-    if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _temporary_of_reduction(args[0], args[_REDUCE[name]], out, gpu)
-    # Up to 3072 indices are added one by one.
+    """Return the temporary bytes of torch's own CUDA kernel, as observed with torch 2.9 and 2.11."""
+    if name in _TEMPORARIES:
+        is_unreduced_loss = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
+        return 0 if is_unreduced_loss else _TEMPORARIES[name] * int(args[0].nbytes)
+    if name in _DIMS_AT and isinstance(out, Tensor) and len(args) > _DIMS_AT[name] and args[_DIMS_AT[name]]:
+        return _temporary_of_reduction(args[0], args[_DIMS_AT[name]], out, gpu)
+    # The kernel sorts more than 3072 indices. For fewer indices it needs no temporary memory.
     is_embedding = name == "aten::embedding_dense_backward" and args[1].numel() > 3072
     if is_embedding or name == "aten::_embedding_bag_backward":
         indices = args[1].numel()
         runs = indices // 10 + min(indices, out.shape[0])  # the float32 sums of runs of ten equal indices
-        return int(runs * out.shape[1] * max(4, out.element_size()) + _SORTED * indices)
+        return int(runs * out.shape[1] * max(4, out.element_size()) + _SORT_BYTES * indices)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
-        return _SORTED * max((index.numel() for index in args[1] if index is not None), default=0)
+        return _SORT_BYTES * max((index.numel() for index in args[1] if index is not None), default=0)
     return 0
 
 
-def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu: SimulatedGpu) -> int:
-    """Return the bytes of the partial results of blocks that share rows of a matrix, as in the gradient of a bias, by
-    setReduceConfig in torch's Reduce.cuh. A reduction of the innermost dimension counts as 0."""
-    if given.is_nested or given.layout != torch.strided or not given.numel():
+def _temporary_of_reduction(operand: Tensor, dims: Sequence[int], out: Tensor, gpu: SimulatedGpu) -> int:
+    """Return the bytes of the partial results if blocks share the rows of a matrix, as for the gradient of a bias (see
+    setReduceConfig in torch's Reduce.cuh). A reduction of the innermost dimension counts as 0."""
+    if operand.is_nested or operand.layout != torch.strided or not operand.numel():
         return 0
-    wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
+    wide_dims = [dim for dim in range(operand.dim()) if operand.shape[dim] > 1]
     outputs = out.numel()
-    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
+    if not wide_dims or (inner := min(wide_dims, key=operand.stride)) in {dim % operand.dim() for dim in dims}:
         return 0
-    rows = given.numel() // outputs
-    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
+    rows, length = operand.numel() // outputs, operand.shape[inner]
+    vector = next(count for count in (4, 2, 1) if length % count == 0) if operand.stride(inner) == 1 else 1
     threads = 512 // vector
     across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
     width = min(across, 32)
@@ -83,15 +82,15 @@ def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu
     width = min(across, threads // height)
     if rows < min(height * 16, 256):
         return 0
-    each, grid = -(-rows // height), -(-(outputs // vector) // width)
+    per_thread, grid = -(-rows // height), -(-(outputs // vector) // width)
     blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
-    if each < 256 or grid > blocks:
+    if per_thread < 256 or grid > blocks:
         return 0
-    shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
+    shares = max(min(-(-blocks // grid), -(-per_thread // 16)), -(-per_thread // 256))
     return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
-# The line of a mismatch, its operation, and the index of the bytecode instruction: a line may have several operations.
+# The place and the operation of a mismatch, and the index of its bytecode instruction in case a line repeats it.
 Site = tuple[Place | None, str, int | None]
 Operands = list[tuple[rules.Operand, Tensor]]
 Error = type[Exception]
@@ -99,29 +98,31 @@ Error = type[Exception]
 
 @dataclass(slots=True)
 class Mismatch:
-    """Operands on another device than an operation needs. `assumed` counts values assumed before it was raised."""
+    """Operands on another device than an operation needs."""
 
     site: Site
     entry: DeviceMismatchEntry
-    assumed: int
+    assumed: int  # the number of values that were assumed before the mismatch
     times: int = 0
 
 
 class DeviceMismatch(Exception):
-    """The error that CUDA would raise too, so that the program may catch it. `text` is torch's message, if known."""
+    """The simulation's form of CUDA's error. `text` is torch's message, if known."""
 
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         entry = mismatch.entry
-        places = sorted({operand.device for operand in entry.operands})
-        named = " and ".join(places)
+        placed = sorted({operand.device for operand in entry.operands})
+        found = " and ".join(placed)
         wrong = ", ".join(operand.name for operand in entry.operands if operand.is_wrong)
-        apart = f"{rules.APART}, but found at least two devices, {named}! ({entry.operation})"
-        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {named}"
-        super().__init__(text or (apart if len(places) > 1 else alone))
+        if len(placed) > 1:
+            message = f"{rules.APART}, but found at least two devices, {found}! ({entry.operation})"
+        else:
+            message = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {found}"
+        super().__init__(text or message)
         self.mismatch = mismatch
 
 
-# The mismatch as a subclass of a built-in error, which the program can catch. A traceback shows the built-in name.
+# A program that catches CUDA's built-in error also catches these subclasses. A traceback shows the built-in name.
 _RAISED: dict[Error, Any] = {
     kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
 }
@@ -129,16 +130,14 @@ _RAISED: dict[Error, Any] = {
 
 class PerThread(threading.local):
     def __init__(self) -> None:
-        # The running calls of torch, each with the device of tensors created inside it; None if that is unknown.
+        # The running calls of torch, each with the device of the tensors that the call creates; None if unknown.
         self.calls: list[tuple[str, torch.device | None]] = []
-        # The number of calls that the function mode handles now.
-        self.handling = 0
-        # An operation of torch runs as Python code, whose copies the program did not ask for.
+        self.handling = 0  # the number of calls that the function mode handles now
+        # Whether torch runs an operation as Python code. The program did not request the copies of this code.
         self.inside = False
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Mark an operation that runs as Python code until the end of the block."""
         before, self.inside = self.inside, True
         try:
             yield
@@ -146,50 +145,41 @@ class PerThread(threading.local):
             self.inside = before
 
 
-# The class of CUDA's own errors, since torch 2.8.
+# torch raises CUDA's errors as this class since version 2.8.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
-# The most values that one line may read, to end a loop that waits for a value. Two updates of a policy in reinforcement
-# learning read thousands.
+# A line that reads more values waits for a value in a loop. Two updates in reinforcement learning read thousands.
 MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class Simulation:
-    """The simulated devices of one program, and its errors."""
-
     placements: Placements = field(default_factory=Placements)
-    # Mismatches by site. Those in `tolerated` were found before and raise no more; `last` was raised last.
+    # Mismatches by site. The sites in `tolerated` raise no error. `last` was raised last.
     refused: dict[Site, Mismatch] = field(default_factory=dict)
     tolerated: set[Site] = field(default_factory=set)
     last: Mismatch | None = None
     phase: Phase = "step"
-    # Errors about different dtypes, by line and text.
-    mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
+    mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)  # errors about dtypes, by line and text
     gpu: SimulatedGpu = field(default_factory=SimulatedGpu)
     count: int | None = None  # the number of GPUs; None allows any number
     # Without values, tensors on a simulated device are meta tensors. `asked_at` counts the assumed values by line.
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
-    # Operations of other libraries, with their first line.
-    unjudged: dict[str, Place | None] = field(default_factory=dict)
-    # The qualified names of modules, by id.
-    names: dict[int, str] = field(default_factory=dict)
-    # The origins of all operands; None collects nothing.
-    met: set[Origin | None] | None = None
+    unjudged: dict[str, Place | None] = field(default_factory=dict)  # operations of other libraries, with first lines
+    names: dict[int, str] = field(default_factory=dict)  # the qualified names of modules, by id
+    met: set[Origin | None] | None = None  # the origins of all operands so far; None collects nothing
     made_by: int = field(default_factory=os.getpid)
-    # The process that first used a device.
-    used_by: int | None = None
-    # It receives the line and text of each error in a forked process, because the records of that process are lost.
+    used_by: int | None = None  # the PID of the process that first used a device
+    # This callback gets the line and text of each error in a forked process, whose own records are lost.
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
-    # The weights that autocast has cast, until its region ends.
-    casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)  # autocast's casts in this region
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
-        """Set the device of tensors created without one until the end of the block."""
-        # CPU autocast would also cast tensors of a simulated GPU, because C++ sees them on the CPU.
+        """Create tensors on `device` until the end of the block, unless a call names another device."""
+        # CPU autocast would also cast tensors of a simulated GPU, which C++ sees on the CPU.
         is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
@@ -205,7 +195,7 @@ class Simulation:
     def refuse(
         self, verdict: rules.Placed, operands: Operands, called: str, text: str | None, kind: Error = RuntimeError
     ) -> None:
-        """Raise the error of CUDA as a `kind`, with torch's `text` if known, unless the site is tolerated."""
+        """Raise CUDA's error as a `kind`, unless the site is tolerated. `text` is torch's message, if known."""
         frame = devices.user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
         place = devices.place_of(frame) if frame is not None else None
@@ -213,8 +203,8 @@ class Simulation:
         if site in self.tolerated:
             return
         if site not in self.refused:
-            behind = devices.stale(frame, expected, self.placements) if expected != "cpu" else None
-            expected, cached = behind or (expected, None)
+            stale = devices.stale(frame, expected, self.placements) if expected != "cpu" else None
+            expected, cached = stale or (expected, None)
             peer, own = devices.peer_and_device(frame, expected, self.placements) if frame is not None else (None, None)
             modules = (self.names.get(id(owner)) for owner, _ in devices.methods(sys._getframe(1)))
 
@@ -225,7 +215,7 @@ class Simulation:
                     origin, variable, device = devices.cause(
                         frame, tensor, expected, self.placements, has_name=not operand.written
                     )
-                if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
+                if cached is not None:  # the cached tensor is wrong, and not the tensor that moved with the module
                     is_wrong = operand.device not in (expected, None)
                     origin, variable = (cached, f"self.{cached.what}") if is_wrong else (origin, variable)
                 return MismatchedTensor(
@@ -254,9 +244,9 @@ class Simulation:
         self.last = self.refused[site]
         self.last.times += 1
         if self.is_forked():
-            # A worker process sends an error to its parent by its class name, so the class is a built-in one.
+            # A worker process sends the error's class name to its parent, which knows only built-in classes.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # The error is not kept in a variable: its traceback holds this frame, and the cycle would keep operands alive.
+        # A variable for the error would be a reference cycle with its traceback, and keep the operands alive.
         raise _RAISED[kind](self.last, text)
 
     def raise_if_elsewhere(
@@ -268,12 +258,12 @@ class Simulation:
         text: str | None,
         kind: Error = RuntimeError,
     ) -> None:
-        """Raise torch's `text`, with the tensor's device filled in, for a single tensor on another known device."""
-        now = self.placements.device(tensor) if isinstance(tensor, Tensor) else None
-        if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
-            operand = rules.Operand(name, str(now), tensor.dim())
+        """Raise torch's `text` if the tensor is not on `device`. The tensor's own device replaces `{}` in the text."""
+        actual = self.placements.device(tensor) if isinstance(tensor, Tensor) else None
+        if actual is not None and device is not None and actual != device and "meta" not in (actual.type, device.type):
+            operand = rules.Operand(name, str(actual), tensor.dim())
             verdict = rules.Placed(str(device), (operand,), str(device))
-            self.refuse(verdict, [(operand, tensor)], operation, text and text.format(now), kind)
+            self.refuse(verdict, [(operand, tensor)], operation, text and text.format(actual), kind)
 
     def _raise_in_fork(self, place: Place | None, text: str, kind: Error = RuntimeError) -> NoReturn:
         self.in_fork(place, text)
@@ -283,20 +273,20 @@ class Simulation:
         return self.made_by != os.getpid()
 
     def use(self, device: torch.device | None = None, *, by_kernel: bool = False) -> None:
-        """Record the use of a device. Raises CUDA's errors for a fork of a process that used it, and a missing GPU."""
+        """Record the use of a device. Raises CUDA's errors for a missing GPU, and for a fork after the parent's use."""
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
             self._raise_in_fork(devices.here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
         if self.count is not None and device is not None and device.type == "cuda" and device.index >= self.count:
             mask = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-            listed = [entry for entry in mask.split(",") if entry.strip()]
-            if 0 < len(listed) <= device.index:
-                raise _ACCELERATOR_ERROR(rules.HIDDEN_GPU.format(device.index, mask, len(listed)))
+            visible = sum(bool(entry.strip()) for entry in mask.split(","))
+            if 0 < visible <= device.index:
+                raise _ACCELERATOR_ERROR(rules.HIDDEN_GPU.format(device.index, mask, visible))
             raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1))
 
     def note_dtypes(self, error: RuntimeError) -> None:
-        """Record torch's error about operands of different dtypes, because the program may catch it."""
+        """Record an error about operands of different dtypes: the program may catch the error."""
         if rules.MIXED_DTYPES.search(str(error)):
             place, text = devices.here(), " ".join(str(error).split())
             self.mixed[place, text] += 1
@@ -304,11 +294,11 @@ class Simulation:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Return whether a meta tensor represents one on a simulated device without values."""
+        """Return whether a meta tensor represents a tensor without values on a simulated device."""
         return not self.has_values and tensor.is_meta and str(self.placements.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """Return `value` for an unknown value, and record it. Raises NotImplementedError if a line reads too many."""
+        """Return `value` for an unknown value that the program reads. NotImplementedError ends endless reads."""
         place = devices.here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
@@ -322,13 +312,14 @@ TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchD
 _OPERATION: Any = torch_private.need("torch._ops.OpOverload")
 torch_private.need("torch.ops.aten.lift_fresh.default._schema")
 _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
-_OF_DATA = torch.ops.aten.lift_fresh.default
+_LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
 
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the names of an operation's arguments, and whether it writes to each."""
-    return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in func._schema.arguments)
+    """Return the names of an operation's arguments, each with whether the operation writes to the argument."""
+    arguments = func._schema.arguments
+    return tuple((argument.name, bool(argument.alias_info and argument.alias_info.is_write)) for argument in arguments)
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -344,46 +335,41 @@ def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Te
                     yield f"{name}[{index}]", written.get(name, False), item
 
 
-def _numbers(func: Any, args: Any) -> Any:
-    """Return the arguments. If all are numbers (TorchScript), those that stand for tensors become tensors."""
+def _with_tensors(func: Any, args: Any) -> Any:
+    """Return the arguments. TorchScript may pass only numbers: a number at a tensor's position becomes a tensor."""
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    pairs = zip(args, func._schema.arguments, strict=False)
-    return tuple(torch.tensor(value, device=CPU) if str(given.type) == "Tensor" else value for value, given in pairs)
+    typed = zip(args, func._schema.arguments, strict=False)
+    return tuple(torch.tensor(value, device=CPU) if str(entry.type) == "Tensor" else value for value, entry in typed)
 
 
 def _is_on_cuda(item: rules.Placed | rules.Operand) -> bool:
     return item.device is not None and item.device.startswith("cuda")
 
 
-def _base(func: Any) -> str:
-    """Return the name that an operation of torch shares with its in-place form."""
-    return str(func._schema.name).removeprefix("aten::").removesuffix("_")
-
-
-def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise torch's error if CUDA has no kernel for a dtype that the CPU supports."""
-    kernel, refused = rules.NO_KERNELS.get(_base(func), ("", ()))
-    if not kernel or given[0][2].layout != torch.strided:
+def _check_kernel(func: Any, operands: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise torch's error if the CPU has a kernel for the operands' dtype and CUDA has none."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")  # an in-place operation has the same kernel
+    kernel, refused = rules.NO_KERNELS.get(name, ("", ()))
+    if not kernel or operands[0][2].layout != torch.strided:
         return
-    dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in given[:2]))
-    if all(tensor.numel() for _, _, tensor in given) and str(dtype).removeprefix("torch.") in refused:
-        kind = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in operands[:2]))
+    if all(tensor.numel() for _, _, tensor in operands) and str(dtype).removeprefix("torch.") in refused:
+        type_name = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{type_name}'")
 
 
-def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise CUDA's error if the dtypes of operands differ for an operation that needs equal ones."""
-    name = _base(func)
+def _check_dtypes(func: Any, operands: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise CUDA's error if an operation needs operands of one dtype and gets several."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
-        dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
-        other = next((dtype for dtype in dtypes if dtype != dtypes[0]), None)
-        if other is not None:
+        dtypes = [tensor.dtype for argument, _, tensor in operands if not argument.startswith("ind")]
+        if other := next((dtype for dtype in dtypes if dtype != dtypes[0]), None):
             raise RuntimeError(rules.OTHER_DTYPE.format(name, dtypes[0], other))
 
 
 def without(key: str) -> Any:
-    """Return a context in which operations skip the kernels of one of torch's dispatch keys."""
+    """Return a context in which operations skip the kernels of this dispatch key of torch."""
     names = ("_ExcludeDispatchKeyGuard", "DispatchKeySet", "DispatchKey")
     guard, keys, key_of = (torch_private.find(f"torch._C.{name}") for name in names)
     return guard(keys(getattr(key_of, key))) if None not in (guard, keys, key_of) else contextlib.nullcontext()
@@ -398,7 +384,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Return the arguments of a torch function with the function's result for each tensor."""
+    """Return a call's arguments, in which `function` replaces each tensor, also in lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -407,7 +393,7 @@ def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 class Dispatch(TorchDispatchMode):  # type: ignore[misc]
-    """Judges the devices of every operation's operands, and records the devices of its results."""
+    """Judges the devices of each operation's operands, and records the devices of the results."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__()
@@ -418,52 +404,51 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(func, _OPERATION):
             return func(*args, **kwargs)
         with UNSEEN():
+            args = _with_tensors(func, args)
             # The result of `torch.tensor` inside torch's own code is on the device of the running call.
-            args = _numbers(func, args)
-            is_data = func is _OF_DATA and self.sim.here.handling > 0
-            given = [] if is_data else list(_operands(func, args, kwargs))
+            is_data = func is _LIFT_FRESH and self.sim.here.handling > 0
+            tensors = [] if is_data else list(_operands(func, args, kwargs))
             for argument in args if self.sim.has_values else ():
                 if isinstance(argument, torch.UntypedStorage):  # a source must be on the tensor's device
-                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
-            if any(_is_wrapper(tensor) for _, _, tensor in given):
-                return NotImplemented  # the wrapped tensor's operations come here too
-            verdict, operands = self._judged(func, given, kwargs)
+                    tensors.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
+            if any(_is_wrapper(tensor) for _, _, tensor in tensors):
+                return NotImplemented  # torch calls this method again for the operations on the wrapped tensor
+            verdict, operands = self._judged(func, tensors, kwargs)
             storages = [devices.storage_of(tensor) for _, tensor in operands]
         if not self.sim.has_values and any(self.sim.stands_in(tensor) for _, tensor in operands):
             with UNSEEN(), self.sim.here.entered():
                 out = without_values(self.sim, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
-            # The function mode has already seen this call. It stays active for other libraries, whose code may call it.
-            with UNSEEN():
+            with UNSEEN():  # the function mode has already seen this call
                 out = func(*args, **kwargs)
-        else:
+        else:  # an operation of another library may call torch functions
             out = func(*args, **kwargs)
         if _is_on_cuda(verdict):
-            _check_dtypes(func, given)
-        if func._schema.name != "aten::set_":  # its result has a storage that already existed
+            _check_dtypes(func, tensors)
+        if func._schema.name != "aten::set_":  # the result of `set_` has an existing storage
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
                     self.sim.placements.memory.lend(_temporary_bytes(func._schema.name, args, out, self.sim.gpu))
         return out
 
-    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Placed, Any]:
+    def _judged(self, func: Any, tensors: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Placed, Any]:
         sim = self.sim
-        for name, _, tensor in given if not sim.has_values else ():
+        for name, _, tensor in tensors if not sim.has_values else ():
             # C++ creates a tensor for a Python list of indices, on the device of the indexed tensor.
             if name.startswith("indices[") and str(sim.placements.device(tensor)) == "meta":
-                sim.placements.put(tensor, sim.placements.device(given[0][2]))
+                sim.placements.put(tensor, sim.placements.device(tensors[0][2]))
         operands = [
             (rules.Operand(name, devices.text_of(sim.placements.device(tensor)), tensor.dim(), written), tensor)
-            for name, written, tensor in given
+            for name, written, tensor in tensors
         ]
         name = func._schema.name
         if not operands and sim.here.calls:  # a new tensor is on the device of the running call
             return rules.Placed(devices.text_of(sim.here.calls[-1][1])), operands
         if not operands:
-            # C++ created it: only TorchScript's `torch.ones(3)` and `torch.Tensor(3)` are known to be on the CPU.
-            asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-            is_host = asks_for_none or "Tensor(" in devices.source_line(devices.user_frame(sys._getframe(1)))
+            # C++ creates the tensor. Only TorchScript's `torch.ones(3)` and `torch.Tensor(3)` are certainly on the CPU.
+            has_no_device = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
+            is_host = has_no_device or "Tensor(" in devices.source_line(devices.user_frame(sys._getframe(1)))
             return rules.Placed("cpu" if is_host else None), operands
         if sim.met is not None:
             sim.met.update(sim.placements.of(tensor).origin for _, tensor in operands)
@@ -478,14 +463,14 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             called = sim.here.calls[-1][0] if sim.here.calls else name.partition("::")[2]
             sim.refuse(verdict, operands, called, None)
         if _is_on_cuda(verdict):
-            _check_kernel(func, given)
+            _check_kernel(func, tensors)
         return verdict, operands
 
     def _note(self, out: Any, verdict: rules.Placed, operands: Any, storages: list[Any]) -> None:
         placements = self.sim.placements
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
-            # An operand whose device was unknown is on the device of the operation. A number may be anywhere.
+            # An operand with dimensions and an unknown device is on the device of the operation.
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     placements.put(tensor, device)
@@ -500,7 +485,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                     placements.put(tensor, CPU if on_host else device, None if on_host else origin)
 
 
-# Losses whose sum or mean is a view of the losses of all elements, and keeps their memory alive, except on meta.
+# The sum or mean of these losses is a view that keeps the losses of all elements alive, except on meta.
 _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
 # In-place operations without a new result.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
@@ -527,19 +512,19 @@ def without_values(sim: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
     to_meta = lambda tensor: tensor.to("meta")  # noqa: E731
-    sent = [value if names[place] in host else mapped(to_meta, value) for place, value in enumerate(args)]
-    out = func(*sent, **mapped(to_meta, kwargs))
-    if name in _LOSSES and out.numel() < sent[0].numel():
-        return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())
+    meta_args = [value if names[index] in host else mapped(to_meta, value) for index, value in enumerate(args)]
+    out = func(*meta_args, **mapped(to_meta, kwargs))
+    if name in _LOSSES and out.numel() < meta_args[0].numel():
+        return meta_args[0].new_empty(meta_args[0].numel()).as_strided(out.shape, out.stride())
     return out
 
 
-def new_storage(sim: Simulation, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
+def new_storage(sim: Simulation, storage_class: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """Create a `torch.UntypedStorage` on a device. torch calls this also to copy tensors and to load files."""
     target = devices.device_of(device)
     if target is None or target.type not in SIMULATED:
-        return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    return _on_simulated(sim, _BASE.__new__(kind, *args, **kwargs, device=sim.home(target)), target)
+        return _BASE.__new__(storage_class, *args, **kwargs if device is None else {**kwargs, "device": device})
+    return _on_simulated(sim, _BASE.__new__(storage_class, *args, **kwargs, device=sim.home(target)), target)
 
 
 def _on_simulated(sim: Simulation, storage: Any, device: torch.device | None) -> Any:
@@ -549,10 +534,10 @@ def _on_simulated(sim: Simulation, storage: Any, device: torch.device | None) ->
 
 
 def device_of_storage(sim: Simulation, storage: Any) -> Any:
-    """Return `UntypedStorage.device`. Code that sends a storage to another process gets the real device. So does code
-    that loads a file without values, because its tensors accept only a storage on the real device."""
+    """Return `UntypedStorage.device`. Code that sends a storage to another process gets the real device. Code that
+    loads a file without values gets the real device too, because its tensors accept no other storage."""
     real, device = _DEVICE_OF_STORAGE(storage), sim.placements.device_of_storage(storage)
-    callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller if `is_cuda` asks
+    callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller of `is_cuda`
     is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
     return real if device in (None, CPU) or is_sent or (real == CPU and not sim.has_values) else device
 
@@ -562,12 +547,12 @@ _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 
 def to_device(storage: Any, sim: Simulation, device: Any = None, non_blocking: bool = False) -> Any:
-    """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
+    """Answer `UntypedStorage.cuda`, which a user's `map_location` may call."""
     return _on_simulated(sim, storage.clone(), devices.device_of("cuda" if device is None else device))
 
 
 def of_files(sim: Simulation) -> Iterator[tuple[Any, str, Any]]:
-    """Yield the replacements of torch's functions for files. A file records the devices of its tensors."""
+    """Yield the replacements of torch's functions that write the devices of tensors to a file, and read them."""
 
     def tag(storage: Any) -> str | None:
         device = sim.placements.device_of_storage(storage)
@@ -586,7 +571,7 @@ def of_files(sim: Simulation) -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace names until the end of the block, except names that do not exist."""
+    """Replace existing attributes until the end of the block. Each patch is an owner, a name and the new value."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in patches:
             if hasattr(owner, name):

@@ -1,4 +1,4 @@
-"""Judge a model's move to a GPU. The ids of the findings of `model`, `run` and `run --dry` are here too. Pure."""
+"""Judge a model's move to a GPU, and list the IDs of the findings of `model`, `run` and `run --dry`. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, ids_of
 from gpucheck.report.results import model as results
 
-_WORDS = {"forward": "the forward pass", "step": "the training step"}
-# The descriptions of the object that holds a tensor.
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
@@ -27,57 +25,59 @@ def findings(result: results.ModelResult) -> list[Finding]:
     judged.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     missing = not_followed(result.not_followed, "this torch", "model.followed")
     if not any(finding.verdict in ("fail", "warn") for finding in judged) and not missing:
-        whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
-        judged.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
+        moved = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
+        judged.append(Finding("model.placement", "pass", f"{moved} moves to {result.device}"))
     return [*judged, *missing, *_run(result.run, result.not_run, result.proposed)]
 
 
-def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
-    """Return a finding for features that are not followed, because this torch lacks a private name."""
-    title = f"with {torch}, gpucheck cannot follow: {', '.join(texts)}"
-    return [Finding(name, "inconclusive", title, "", {"not_followed": [*texts]}, _FOLLOWED[2])] if texts else []
+def not_followed(features: Sequence[str], torch: str, finding_id: str) -> list[Finding]:
+    """Return a finding on the features that need a private name which this torch lacks, or nothing."""
+    if not features:
+        return []
+    title = f"with {torch}, gpucheck cannot follow: {', '.join(features)}"
+    return [Finding(finding_id, "inconclusive", title, "", {"not_followed": [*features]}, _FOLLOWED[2])]
 
 
 def _meta(result: results.ModelResult) -> Iterator[Finding]:
     if result.meta:
         more = f" and {len(result.meta) - 1} more" if len(result.meta) > 1 else ""
-        why, evidence = "on the meta device, which .to() cannot copy from", {"names": list(result.meta)}
+        why, evidence = "on the meta device, from which .to() cannot copy", {"names": list(result.meta)}
         fix = f'model.to_empty(device="{_bare(result.device)}"), then load or initialise the weights'
         yield Finding("model.meta", "fail", f"{result.meta[0]}{more}: no data", why, evidence, fix)
 
 
-def _left_behind(things: tuple[results.LeftBehind, ...], run: results.SimulatedRun | None) -> Iterator[Finding]:
-    """Yield one finding per line and fix, such as one for twelve layers of one class."""
+def _left_behind(parts: tuple[results.LeftBehind, ...], run: results.SimulatedRun | None) -> Iterator[Finding]:
+    """Yield one finding for each source line and fix, such as one for twelve layers of one class."""
     groups: dict[tuple[object, ...], list[results.LeftBehind]] = {}
-    for part in things:
+    for part in parts:
         line = () if part.kind == "parameter" else (part.place or part.name, part.attribute)
         groups.setdefault((part.kind, part.use, *line), []).append(part)
-    for alike in groups.values():
-        finding = _left(alike[0], run is not None and run.stopped is None)
-        if len(alike) > 1:
-            title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
-            evidence = {**finding.evidence, "names": [part.name for part in alike]}
+    for group in groups.values():
+        finding = _part_finding(group[0], has_finished=run is not None and run.stopped is None)
+        if len(group) > 1:
+            title = f"{group[0].name} and {len(group) - 1} more stay on the CPU"
+            evidence = {**finding.evidence, "names": [part.name for part in group]}
             finding = replace(finding, title=title, evidence=evidence)
         yield finding
 
 
-# By how the forward pass uses a part that stays behind: the verdict on the part, and the end of the finding's sentence.
+# For each use of a part by the forward pass: the verdict, and the end of the finding's message.
 _USES: dict[str, tuple[Verdict, str]] = {
     "mismatched": ("fail", ""),
     "unknown": ("fail", ""),
     "copied": ("warn", "; the forward pass copies it to the GPU each time"),
-    "cached": ("warn", "; forward made it there, and keeps it when the model moves to another device"),
+    "cached": ("warn", "; forward created it there, and keeps it when the model moves to another device"),
     "unread": ("info", "; the forward pass does not read it on the GPU"),
 }
 
 
-def _left(part: results.LeftBehind, ran: bool) -> Finding:
-    verdict, end = _USES[part.use]
-    end = "; this run did not reach it" if ran and part.use == "unknown" else end
-    name = "model.unregistered" if part.kind == "module" else "model.left_behind"
-    title, message = f"{part.name} stays on {_device(part.device)}", f"{part.what} {_reason(part)}{end}"
+def _part_finding(part: results.LeftBehind, *, has_finished: bool) -> Finding:
+    verdict, note = _USES[part.use]
+    note = "; this run did not reach it" if has_finished and part.use == "unknown" else note
+    finding_id = "model.unregistered" if part.kind == "module" else "model.left_behind"
+    title, message = f"{part.name} stays on {_device(part.device)}", f"{part.what} {_reason(part)}{note}"
     fix = None if part.use == "unread" else _fix(part)  # a part that is never read on the GPU needs no change
-    return Finding(name, verdict, title, message, asdict(part), fix)
+    return Finding(finding_id, verdict, title, message, asdict(part), fix)
 
 
 def _reason(part: results.LeftBehind) -> str:
@@ -95,19 +95,19 @@ def _fix(part: results.LeftBehind) -> str:
         is_listed = part.holder == "container"
         return at + (_ORIGIN_FIXES["module"] if is_listed else "assign it to an attribute of the module")
     if part.use == "cached":
-        return f"{at}make it again when its device is not the input's, or register_buffer(…, persistent=False)"
+        return f"{at}create it again if its device is not the input's, or register_buffer(…, persistent=False)"
     if part.holder in ("attribute", "class"):
-        plain = _ORIGIN_FIXES["attribute"].format(name=part.attribute)
-        return at + (f"self.{part.attribute} = nn.Parameter(…)" if part.is_trained else plain)
+        buffer_fix = _ORIGIN_FIXES["attribute"].format(name=part.attribute)
+        return at + (f"self.{part.attribute} = nn.Parameter(…)" if part.is_trained else buffer_fix)
     if part.holder == "container":
-        fix = _ORIGIN_FIXES["container"]
-        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else fix)
-    kind = "nn.Parameter" if part.is_trained else "register_buffer"
-    return f"{at}make it a member of the module ({kind}) and read it from there"
+        buffer_fix = _ORIGIN_FIXES["container"]
+        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else buffer_fix)
+    method = "nn.Parameter" if part.is_trained else "register_buffer"
+    return f"{at}make it a member of the module ({method}) and read it from there"
 
 
 def mismatch(entry: results.DeviceMismatchEntry, behind: Mapping[str, results.LeftBehind] | None = None) -> Finding:
-    """Return the finding for operands on different devices. `behind` are the parts that stayed on the CPU, by name."""
+    """Return the finding on operands on different devices. `behind` has the parts that stayed on the CPU, by name."""
     wrong = next((operand for operand in entry.operands if operand.is_wrong), entry.operands[0])
     title = " in ".join(filter(None, (entry.place, entry.module))) or "in torch's own code"
     operation = entry.operation if entry.operation[0].isalpha() else f"`{entry.operation}`"
@@ -116,16 +116,16 @@ def mismatch(entry: results.DeviceMismatchEntry, behind: Mapping[str, results.Le
     left = (behind or {}).get(wrong.origin_name or "")
     cause = _cause(wrong) if left is None else f"{left.what} {_reason(left)}"
     message += f": {cause}" if cause else ""
-    # A module in a plain list may appear twice with one name, for its weight and its bias.
-    met = dict.fromkeys(
+    # The weight and the bias of a module in a plain list have the same name: the message mentions the name once.
+    operands = dict.fromkeys(
         (_called(other, entry.operation), _device(other.device)) for other in (wrong, *entry.operands) if other.is_wrong
     )
-    message += "".join(f"; {name} is on {device} too" for name, device in list(met)[1:])
+    message += "".join(f"; {name} is on {device} too" for name, device in list(operands)[1:])
     fix = _fix(left) if left is not None else _mismatch_fix(entry, wrong)
     return Finding("model.mismatch", "fail", title, message, asdict(entry), fix=fix)
 
 
-# The operands of torch's own operations in everyday words; ATen's names follow in brackets.
+# The roles of operands by ATen's names, which the message adds in brackets.
 _OPERANDS = {
     "linear": {"self": "the bias", "bias": "the bias", "mat1": "the input", "input": "the input"}
     | dict.fromkeys(("mat2", "weight"), "the weight"),
@@ -134,11 +134,11 @@ _OPERANDS = {
 
 
 def _called(operand: results.MismatchedTensor, operation: str) -> str:
-    """Return the operand's name in the program, else its role in the operation."""
+    """Return the operand's name in the program, or its role in the operation if the program has no name for it."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
-    known = (operand.origin_name if has_name else None) or operand.variable
-    part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)
-    return known or f"{part or 'an operand'} ({operand.name})"
+    name = (operand.origin_name if has_name else None) or operand.variable
+    role = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name, "an operand")
+    return name or f"{role} ({operand.name})"
 
 
 def _cause(operand: results.MismatchedTensor) -> str:
@@ -147,8 +147,8 @@ def _cause(operand: results.MismatchedTensor) -> str:
         "parameter": "a parameter" if "." in (operand.origin_name or "") else "its parameters were not moved",
         "buffer": "a buffer" if "." in (operand.origin_name or "") else "its buffers were not moved",
         "container": f"in a plain list or dictionary{at}, which .to() does not move",
-        "module": f"a plain list or dictionary of modules{at}: .to() does not move them, the optimizer does not train "
-        "them either",
+        "module": f"a plain list or dictionary of modules{at}: .to() does not move them, and the optimizer does not "
+        "train them",
         "input": "an input of the model",
         "made": f"created{at} by {operand.origin_name}",
         "attribute": f"a plain attribute{at}, which .to() does not move",
@@ -158,7 +158,7 @@ def _cause(operand: results.MismatchedTensor) -> str:
     return causes.get(operand.origin or "", "")
 
 
-# The fix for an operand on the CPU, by its origin; it applies to the line of the origin.
+# The fixes for an operand on the CPU, by its origin. A fix changes the line of the origin.
 _ORIGIN_FIXES = {
     "attribute": 'self.register_buffer("{name}", …)',
     "module": "keep them in nn.ModuleList or nn.ModuleDict",
@@ -167,48 +167,49 @@ _ORIGIN_FIXES = {
 
 
 def _mismatch_fix(entry: results.DeviceMismatchEntry, wrong: results.MismatchedTensor) -> str | None:
-    """Return a change that uses only names of its line; None if only the line is known."""
+    """Return a change that uses only names which its line knows, or None if no change is known."""
     at = f"{entry.place}: " if entry.place else ""
-    made = f"{wrong.origin_place}: " if wrong.origin_place else ""
+    at_origin = f"{wrong.origin_place}: " if wrong.origin_place else ""
     target = f"{entry.peer}.device" if entry.peer else entry.own_device or f'"{_bare(entry.expected)}"'
-    moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
-    if entry.expected == "cpu" and not (wrong.origin == "attribute" and moved and entry.peer):
+    move = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
+    if entry.expected == "cpu" and not (wrong.origin == "attribute" and move and entry.peer):
+        if wrong.variable:
+            return f"{at}{wrong.variable}.cpu()"
         method = entry.operation.removeprefix("Tensor.")
-        taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
-        return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
+        return at + (f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()")
     if entry.expected == "cpu" or wrong.device != "cpu":
-        return moved or (f"{at}bring both to one device" if at else "use one device")
+        return move or (f"{at}bring both to one device" if at else "use one device")
     if wrong.origin in ("parameter", "buffer") and wrong.origin_name:
         return f"{at}{wrong.origin_name}.to({target}) before it"
     if wrong.origin == "state" and "restored" in (wrong.origin_name or ""):
-        return f"{made}load the optimizer's state after model.to(device)"
+        return f"{at_origin}load the optimizer's state after model.to(device)"
     if wrong.origin == "state":
-        return f"{made}make the optimizer after .to(), and load its state after that"
+        return f"{at_origin}create the optimizer after .to(), then load its state"
     if wrong.maker_device:
-        return f"{made}{wrong.origin_name}(…, device={wrong.maker_device})"
+        return f"{at_origin}{wrong.origin_name}(…, device={wrong.maker_device})"
     if wrong.origin in _ORIGIN_FIXES:
-        return made + _ORIGIN_FIXES[wrong.origin].format(name=wrong.origin_name)
-    return moved
+        return at_origin + _ORIGIN_FIXES[wrong.origin].format(name=wrong.origin_name)
+    return move
 
 
 def _run(run: results.SimulatedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
     if run is None:
         yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=proposed)
         return
-    what = _WORDS[run.phase]
+    phase = "the forward pass" if run.phase == "forward" else "the training step"
     if run.stopped is not None:
         at = f" from {run.stopped_at} on" if run.stopped_at else ""
         evidence = {"stopped": run.stopped, "stopped_at": run.stopped_at}
-        yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
+        yield Finding("model.forward", "inconclusive", f"{phase} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
-        yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
+        yield Finding("model.forward", "pass", f"{phase} runs", f"batch size {run.batch_size}, on simulated devices")
     if run.unjudged:
         names, rows = listed(run.unjudged), {"operations": [asdict(operation) for operation in run.unjudged]}
         yield Finding("model.unjudged", "info", "operations of other libraries were not judged", names, rows)
 
 
 def listed(operations: Sequence[results.UnjudgedOperation]) -> str:
-    """Return the operations that were not judged, each with its first line."""
+    """Return the operations in one text, each with the first line that called it."""
     return ", ".join(row.operation + (f" ({row.place})" if row.place else "") for row in operations)
 
 
@@ -266,7 +267,7 @@ _MODEL = ids_of(
     Id(
         "model.forward",
         "the forward pass, or the training step, runs to its end",
-        "It was not run, or the analysis stopped; the finding names the line.",
+        "The pass was not run, or its analysis stopped. The finding names the line.",
         "add --input; gpucheck run measures the program while it runs",
     ),
     Id("model.followed", *_FOLLOWED),
@@ -283,8 +284,8 @@ _RUN_DRY = ids_of(
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation got operands whose data types it does not accept together, or a data type for which CUDA has no "
-        "kernel, or autocast refuses the operation.",
+        "The data types of an operation's operands differ, CUDA has no kernel for the data type, or autocast refuses "
+        "the operation.",
         "convert one of them, or put the line under autocast; if autocast refuses binary_cross_entropy, use "
         "binary_cross_entropy_with_logits",
     ),
@@ -305,8 +306,8 @@ _RUN_DRY = ids_of(
     Id(
         "run.dry.followed",
         "the script was analysed to its end",
-        "The analysis stopped at the named line, which does something that simulated devices cannot do. Or this torch "
-        "lacks internal functions that gpucheck needs for the named features.",
+        "Simulated devices cannot run the named line, so the analysis stopped there. Or this torch lacks internal "
+        "functions that gpucheck needs for the named features.",
         "a run on a GPU sees the rest",
     ),
     Id("run.dry.remark", "no other remarks on the script", "A remark on how it was run."),
@@ -324,8 +325,8 @@ _RUN = ids_of(
     Id(
         "run.time",
         "what the program waits for",
-        "Shares of the time since torch was loaded: in the DataLoader, in copies, in waits, and how busy the device "
-        "was. If none dominates, the verdict is inconclusive.",
+        "gpucheck measures the shares of the time since torch was loaded: in the DataLoader, in copies, in waits, and "
+        "with a busy device. If no share dominates, the verdict is inconclusive.",
         "see the lines below the verdict; gpucheck run --trace 3 shows more",
     ),
     Id(
@@ -346,25 +347,26 @@ _RUN = ids_of(
     Id(
         "run.ranks.mismatch",
         "all ranks make the same collectives",
-        "The call with the same number in a group had another operation, size or dtype on some ranks.",
+        "On some ranks, a group's call with the same number had another operation, size or dtype.",
         "make the same collectives in the same order on all ranks",
     ),
     Id(
         "run.ranks.periodic",
         "no work of every n-th step costs much",
-        "Every n-th step takes longer, in total by more than 3 % of the job, as with an evaluation or a checkpoint.",
+        "Every n-th step takes longer, as with an evaluation or a checkpoint. Together these steps cost more than 3 % "
+        "of the job.",
         "do it less often",
     ),
     Id(
         "run.ranks.ended",
         "no rank ends before the others",
-        "A rank failed first. The errors of the other ranks are a consequence of it.",
+        "A rank failed first, and its failure caused the errors of the other ranks.",
         "read that rank's own traceback",
     ),
     Id(
         "run.copies.discarded",
         "the result of .to() is kept",
-        "A tensor does not move in place: the copy was made and discarded.",
+        "A tensor does not move in place. The program made a copy and discarded it.",
         "x = x.to(device)",
     ),
     Id(
@@ -376,7 +378,7 @@ _RUN = ids_of(
     Id(
         "run.copies.unpinned",
         "non_blocking copies come from pinned memory",
-        "From pageable memory they still block.",
+        "Copies from pageable memory still block.",
         "pin_memory=True in the DataLoader",
     ),
     Id(
@@ -387,21 +389,21 @@ _RUN = ids_of(
     ),
     Id(
         "run.copies.small",
-        "no line copies little, often",
+        "no line makes many small copies",
         "Each copy has a fixed cost of some µs, whatever its size.",
-        "stack them and copy once",
+        "stack the tensors and copy once",
     ),
     Id(
         "run.empty_cache",
         "empty_cache() is not called in a loop",
         "The next step requests the freed memory from the driver again.",
-        "leave it out",
+        "remove the call from the loop",
     ),
     Id(
         "run.waits",
         "no line waits for the device in every step",
         ".item(), bool(), printing and similar calls wait until the device has finished its work.",
-        "read it every N steps, or once at the end",
+        "read the value every N steps, or once at the end",
     ),
     Id(
         "run.memory.full",
@@ -413,7 +415,7 @@ _RUN = ids_of(
     Id(
         "run.memory.growth",
         "memory does not grow from step to step",
-        "An object keeps tensors, often a list of losses with their graphs.",
+        "An object keeps tensors of earlier steps, often a list of losses with their graphs.",
         "gpucheck run --trace 5 names the line; keep loss.item()",
     ),
     Id(
@@ -426,7 +428,7 @@ _RUN = ids_of(
         "run.not_seen",
         "gpucheck could measure the program",
         "The program did not load torch, loaded it only in a child process, or loaded it in a way that gpucheck does "
-        "not see. Under --dry it is then stopped, because it would train for real.",
+        "not see. Under --dry, gpucheck then stops the program, because it would train for real.",
     ),
 )
 IDS = (*_MODEL, *_RUN_DRY, *_RUN)

@@ -68,8 +68,8 @@ class ModelOptions:
 
 # The first step creates the state that training keeps, and the second uses it.
 STEPS = 2
-# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. gpucheck takes it as GiB,
-# up to 6 % more than torch can use, so a program that needs more certainly does not fit.
+# The memory in GB of GPUs whose name does not contain it (data sheets of NVIDIA and AMD). gpucheck uses the number as
+# GiB, up to 6 % more than torch can use. A program that needs even more does not fit.
 _GIB = {
     **dict.fromkeys(("Tesla T4", "NVIDIA GeForce RTX 4080"), 16),
     **dict.fromkeys(("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), 24),
@@ -86,13 +86,12 @@ _GIB = {
     "AMD Instinct MI325X": 256,
     **dict.fromkeys(("NVIDIA B300 SXM6 AC", "NVIDIA GB300", "AMD Instinct MI355X"), 288),
 }
-_MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
-_GB_IN_NAME = re.compile(r"(\d+) ?GB")
+_BRANDS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpu:
-    """A kind of simulated GPU, and their number. Without `total_bytes` the memory has no limit."""
+    """The model and the number of the simulated GPUs. If `total_bytes` is None, their memory has no limit."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
@@ -102,65 +101,65 @@ class SimulatedGpu:
 
     @property
     def readable_bytes(self) -> int:
-        """Return the memory size that the program can query; an H100's if no size was given."""
+        """Return the memory size that torch reports to the program; an H100's if the user gave no size."""
         return self.total_bytes or 80 * units.GIB
 
 
 def parse_device(text: str, option: str) -> SimulatedGpu:
     """Return the device of `cuda:80GiB`, `cuda:NVIDIA H200` or `cuda:80GiBx2`. Raises UsageError."""
-    if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
-        return replace(parse_device(several[1], option), count=int(several[2]))
-    kind, _, rest = text.partition(":")
-    rest = rest.strip("'\"")  # a name with a space may be quoted again
-    if kind != "cuda" or (not rest and ":" in text):
+    if with_count := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
+        return replace(parse_device(with_count[1], option), count=int(with_count[2]))
+    device_type, _, label = text.partition(":")
+    label = label.strip("'\"")  # a name with a space may be quoted twice
+    if device_type != "cuda" or (not label and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
-    if rest in ("", "0"):
+    if label in ("", "0"):
         return SimulatedGpu()
-    if rest.isdigit() and len(rest) < 4:  # four digits are a name, such as 4090
-        raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
-    if rest[0].isdigit() and not rest.isdigit():
-        return SimulatedGpu(total_bytes=units.Size(smallest=1)(rest, option))
-    return _part(rest, text, option)
+    if label.isdigit() and len(label) < 4:  # four digits are a name, such as 4090
+        raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{label}GiB")
+    if label[0].isdigit() and not label.isdigit():
+        return SimulatedGpu(total_bytes=units.Size(smallest=1)(label, option))
+    return _by_name(label, text, option)
 
 
-def _part(name: str, text: str, option: str) -> SimulatedGpu:
-    """Return the listed GPU with this name, with or without the vendor's; else the only one whose name contains it."""
-    listed = {part.name: part for part in peaks.parts() if _gib(part.name)}
-    words = set(name.lower().split())
-    whole = [label for label in listed if set(label.lower().split()) - _MAKERS == words - _MAKERS]
-    matches = whole or [label for label in listed if words <= set(re.split(r"[ -]", label.lower()))]
-    matches = matches or [label for label in listed if name in label]
+def _by_name(label: str, text: str, option: str) -> SimulatedGpu:
+    """Return the listed GPU with this name, with or without its brand; else the only GPU whose name contains it."""
+    gpus = {gpu.name: gpu for gpu in peaks.parts() if _gib(gpu.name)}
+    words = set(label.lower().split())
+    matches = [name for name in gpus if set(name.lower().split()) - _BRANDS == words - _BRANDS]
+    matches = matches or [name for name in gpus if words <= set(re.split(r"[ -]", name.lower()))]
+    matches = matches or [name for name in gpus if label in name]
     if len(matches) != 1:
-        names = ", ".join(
-            re.sub(rf"\b({'|'.join(_MAKERS)}) ", "", label, flags=re.IGNORECASE) for label in matches or listed
-        )
-        raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {names}")
-    part = listed[matches[0]]
-    return SimulatedGpu(part.name, part.capability, part.multiprocessors, _gib(part.name) * units.GIB)
+        brand = re.compile(rf"\b({'|'.join(_BRANDS)}) ", re.IGNORECASE)
+        names = ", ".join(brand.sub("", name) for name in matches or gpus)
+        raise units.refused(option, "a size or the name of one GPU", text, f"give a size, or one of {names}")
+    gpu = gpus[matches[0]]
+    return SimulatedGpu(gpu.name, gpu.capability, gpu.multiprocessors, _gib(gpu.name) * units.GIB)
 
 
 def _gib(name: str) -> int:
-    match = _GB_IN_NAME.search(name)
+    match = re.search(r"(\d+) ?GB", name)
     return _GIB.get(name) or (int(match[1]) if match else 0)
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
-    """Raise UsageError for `--dry DEVICE` after the program: the program would get the option, and train. If its
-    source has the word `dry`, the option may be its own, and is accepted. `before` are the arguments before it."""
+    """Raise UsageError for `--dry DEVICE` after the program, which would get the option and train for real. If the
+    program's source has the word `dry`, the option is accepted. `before` has gpucheck's options before the program."""
     script, *arguments = program
-    for place, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         name, equals, value = word.partition("=")
-        value = value if equals else "".join(arguments[place + 1 : place + 2])
+        value = value if equals else "".join(arguments[index + 1 : index + 2])
         if name != "--dry" or not value.startswith("cuda"):
             continue
         with contextlib.suppress(OSError):  # the program may be a module's name
             if re.search(r"\bdry\b", Path(script).read_text(encoding="utf-8", errors="replace")):
                 return
-        rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
-        right = shlex.join(["gpucheck", "run", "--dry", value, *before, script, *rest])
-        own = shlex.join(["gpucheck", "run", *before, "--", *program])
-        why = f"behind {script} an option is the program's, and it has no option of this name"
-        raise UsageError(f"--dry {value} stands behind {script}", why, f"{right}, or if the program takes it: {own}")
+        others = [*arguments[:index], *arguments[index + (1 if equals else 2) :]]
+        dry_run = shlex.join(["gpucheck", "run", "--dry", value, *before, script, *others])
+        as_given = shlex.join(["gpucheck", "run", *before, "--", *program])
+        why = f"options after {script} go to the program, which has no --dry"
+        fix = f"{dry_run}, or if the program takes it: {as_given}"
+        raise UsageError(f"--dry {value} comes after {script}", why, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +188,11 @@ class RunOptions:
         metavar="TIME",
         parse=units.parse_duration,
     )
-    end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
+    end_on_hang: bool = option("Under torchrun: report where a job hangs, then end it.", False)
 
     dry: SimulatedGpu | None = option(
-        "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200. cuda:80GiBx2 "
-        "are two; memory is counted on cuda:0.",
+        "Run without a GPU, on a simulated one: cuda, cuda:80GiB with this memory, or cuda:H200 by name. cuda:80GiBx2 "
+        "simulates two. Memory is counted on cuda:0.",
         metavar="cuda[:SIZE|:NAME]",
         parse=parse_device,
     )
@@ -203,10 +202,9 @@ class RunOptions:
         metavar="N",
         parse=units.Integer(largest=1_000_000),
     )
-    no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
+    no_values: bool = option("With --dry: device tensors have no data, for a model larger than the host's RAM.", False)
 
     def check(self) -> None:
-        """Raise UsageError for options that exclude or need each other."""
         for name, is_given in {"--steps": self.steps is not None, "--no-values": self.no_values}.items():
             if is_given and self.dry is None:
                 raise UsageError(f"{name} needs --dry", "", f"gpucheck run --dry cuda {name} …")

@@ -1,8 +1,7 @@
-"""A model on a simulated device: the tensors that its move leaves behind, and the line at which a step uses them.
+"""Examine a model on a simulated device: the tensors that its move leaves behind, and the lines that mix devices.
 
-It finds tensors and modules that a model holds outside its parameters and buffers: in attributes, lists, objects,
-closures and hooks. It computes the exact memory of the weights and of training. It runs the user's code, so only
-children import it. `judge` turns its data into findings.
+The examination finds tensors and modules in attributes, lists, objects, closures and hooks, and computes the memory of
+training. Only child processes import this module, because the examination runs the user's code.
 """
 
 from __future__ import annotations
@@ -37,14 +36,12 @@ from gpucheck.program.simulated_devices import COUNTED, CPU, Origin, Place
 from gpucheck.report.codec import to_json
 from gpucheck.report.results import model as results
 from gpucheck.report.results.find_batch_size import StepRecipe
-from gpucheck.report.results.model import LeftBehind, ModuleRow
+from gpucheck.report.results.model import LeftBehind, ModuleRow, OriginKind
 from gpucheck.work import target as work
 from gpucheck.work.spec import Target, parse_inputs, parse_target
 
-# The depth of nested objects to search. Masks and tables are not deeper.
-DEEPEST = 6
-# A list with more entries is data, not a list of layers.
-LONGEST = 4096
+DEEPEST = 6  # the depth of nested objects to search; masks and tables are not deeper
+LONGEST = 4096  # a list with more entries is data, not a list of layers
 
 # Types that cannot hold a tensor.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
@@ -52,7 +49,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 @dataclass(frozen=True, slots=True)
 class UnregisteredPart:
-    """A part that a model holds without registering it, in an `attribute` of a registered module."""
+    """A tensor or module that a model holds in an `attribute` without registering it."""
 
     name: str
     kind: results.LeftKind
@@ -64,10 +61,8 @@ class UnregisteredPart:
 
 
 def line_of(kind: type) -> Place | None:
-    """Return the first line of a user's class; None for other classes."""
-    if not _is_users(kind):
-        return None
-    _, line, file = source_of(kind)
+    """Return the first line of a class that is not torch's or Python's; None for other classes."""
+    _, line, file = source_of(kind) if _is_users(kind) else (None, 0, "")
     return Place(file, line) if file else None
 
 
@@ -78,9 +73,9 @@ def _is_users(kind: type) -> bool:
 
 
 def held(model: nn.Module) -> list[UnregisteredPart]:
-    """Return every part that a model holds without registering it, each once, under the first name found."""
+    """Return every part that a model holds without registering it, once, under the first name found."""
     parts: list[UnregisteredPart] = []
-    # Registered parts, and parts already found. They are kept alive, so that no id is reused.
+    # Registered and found parts by id. References keep the parts alive, so that Python does not reuse an id.
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
     def look(
@@ -96,27 +91,27 @@ def held(model: nn.Module) -> list[UnregisteredPart]:
             met.update({id(part): part for part in (*value.modules(), *tensors)})
             parts.append(UnregisteredPart(name, "module", value, tensors, holder, place, attribute))
         else:
-            for key, inner, kind in _inside(value):
-                better = kind if holder in ("attribute", "class") else holder
-                look(inner, f"{name}{key}", better, place, attribute, depth + 1)
+            for key, item, inner_holder in _inside(value):
+                inner_holder = inner_holder if holder in ("attribute", "class") else holder
+                look(item, f"{name}{key}", inner_holder, place, attribute, depth + 1)
 
     for owner, module in list(model.named_modules()):
-        above = f"{owner}." if owner else ""
+        prefix = f"{owner}." if owner else ""
         parameters = dict(module.named_parameters(recurse=False))
         for name, value in devices.attributes(module):
-            # A norm of torch.nn.utils computes this attribute before each forward pass.
-            if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
-                look(value, above + name, "attribute", _place_of(module, name), name)
-        for kind in filter(_is_users, type(module).__mro__):
-            for name, value in vars(kind).items():
+            # The norms of torch.nn.utils compute an attribute from these parameters before each forward pass.
+            if not any(f"{name}_{suffix}" in parameters for suffix in ("orig", "g", "v")):
+                look(value, prefix + name, "attribute", _place_of(module, name), name)
+        for base in filter(_is_users, type(module).__mro__):
+            for name, value in vars(base).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
-                    look(value, above + name, "class", line_of(kind), name)
+                    look(value, prefix + name, "class", line_of(base), name)
         for name in ("_forward_pre_hooks", "_forward_hooks"):
             for hook in vars(module).get(name, {}).values():
                 code: Any = getattr(hook, "__code__", None)
-                is_theirs = code and devices.rank(code.co_filename) < 2
-                place = Place(code.co_filename, code.co_firstlineno) if is_theirs else None
-                look(hook, f"{above}forward hook", "hook", place, "")
+                is_users = code and devices.rank(code.co_filename) < 2
+                place = Place(code.co_filename, code.co_firstlineno) if is_users else None
+                look(hook, f"{prefix}forward hook", "hook", place, "")
     return parts
 
 
@@ -132,17 +127,17 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, results.HolderKind]]:
             pairs = list(value.items()) if isinstance(value, Mapping) else enumerate(value)
             yield from ((f"[{key!r}]", item, "container") for key, item in pairs)
     elif isinstance(value, functools.partial):
-        yield from (("", part, "closure") for part in (value.func, value.args, value.keywords))
+        yield from (("", item, "closure") for item in (value.func, value.args, value.keywords))
     elif isinstance(value, types.MethodType):
-        yield from (("", part, "closure") for part in (value.__self__, value.__func__))
+        yield from (("", item, "closure") for item in (value.__self__, value.__func__))
     elif isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # the cell is still empty
                 yield f" → {name}", cell.cell_contents, "closure"
-    else:  # objects of these classes may hold a user's tensors
+    else:
         kind, package = type(value), type(value).__module__.partition(".")[0]
-        is_known = kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions")
-        if is_known or (_is_users(kind) and package not in ("numpy", "torchvision")):
+        is_holder = kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions")
+        if is_holder or (_is_users(kind) and package not in ("numpy", "torchvision")):
             yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
 
@@ -157,8 +152,8 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
         return None, 0, ""
 
 
-# Methods that move a tensor; then attributes and methods that work for a tensor on any device.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
+# Attributes and methods that work for a tensor on any device.
 _READS = (
     *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
     *("tolist", "item", "numpy", "new_zeros", "new_ones"),
@@ -166,28 +161,26 @@ _READS = (
 
 
 def read_use(model: nn.Module, name: str) -> results.TensorUse:
-    """Return how the model's own classes use an attribute: every read copies it, nothing reads it, or unknown."""
-    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    loads: list[str] = []
-    for kind in kinds:
-        tree = source_of(kind)[0] if _is_users(kind) else None
-        if tree is None:
-            continue
-        # Reads in `__init__` do not count, because it runs before the move.
-        functions = [function for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)]
-        begun = {id(node) for function in functions if function.name == "__init__" for node in ast.walk(function)}
-        parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        for node in ast.walk(tree):
+    """Return how the methods of the model's classes use an attribute: copied at every read, unread, or unknown."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__}
+    uses: list[str] = []
+    for tree in (source_of(kind)[0] for kind in filter(_is_users, classes)):
+        nodes = [] if tree is None else [*ast.walk(tree)]
+        # Reads in `__init__` do not count, because `__init__` runs before the move.
+        set_up = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        in_set_up = {id(node) for function in set_up for node in ast.walk(function)}
+        parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
-                loads += [_taken_as(node, parents)] if id(node) not in begun else []
-    moving = [load for load in loads if load not in _READS]
-    if not moving:
+                uses += [_use_of(node, parents)] if id(node) not in in_set_up else []
+    uses = [use for use in uses if use not in _READS]
+    if not uses:
         return "unread"
-    return "copied" if all(load in _MOVES for load in moving) else "unknown"
+    return "copied" if all(use in _MOVES for use in uses) else "unknown"
 
 
-def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
-    """Return the attribute that is read from a value. An index counts as `to`, because torch copies it; else ""."""
+def _use_of(node: ast.AST, parents: dict[int, ast.AST]) -> str:
+    """Return the attribute that is read from a value; `to` if the value is an index, which torch copies; else ""."""
     above = parents.get(id(node))
     if isinstance(above, ast.Attribute):
         return above.attr
@@ -204,8 +197,8 @@ def size_of(tensor: Tensor) -> int:
 
 
 def rows(model: nn.Module, where: Callable[[Tensor], str], depth: int) -> tuple[ModuleRow, ...]:
-    """Return the model and its modules with weights, down to `depth`. Equal neighbours share a row."""
-    counted: set[int] = set()  # a tied tensor counts where it is first found
+    """Return a row for the model and for each module with weights, down to `depth`. Equal neighbours share a row."""
+    counted: set[int] = set()  # a tied tensor counts in the first module only
 
     def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
         parameters = [parameter for parameter in module.parameters() if id(parameter) not in counted]
@@ -224,22 +217,21 @@ def rows(model: nn.Module, where: Callable[[Tensor], str], depth: int) -> tuple[
         children = module.named_children() if level < depth else ()
         below = [with_children(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
         counted.update(map(id, both))
-        weighty = [child for child in below if child[0].parameters or child[0].buffer_bytes]
-        made = [row]
-        # Equal modules have equal rows, but for the part of the names that is their own.
+        with_weights = [child for child in below if child[0].parameters or child[0].buffer_bytes]
+        rows = [row]
+        # Equal modules have equal rows except for the module's own name.
         unnamed = lambda rows: [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]  # noqa: E731
-        for alike in (list(group) for _, group in itertools.groupby(weighty, unnamed)):
-            own = alike[0][0].name
-            # `layers.0` to `layers.11` become `layers.0-11`. The names of their children contain the range.
-            ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
-            made += [replace(r, name=ranged + r.name[len(own) :], repeats=r.repeats * len(alike)) for r in alike[0]]
-        return made
+        for equal in (list(group) for _, group in itertools.groupby(with_weights, unnamed)):
+            first = equal[0][0].name
+            # `layers.0` to `layers.11` become `layers.0-11`, also in the names of their children.
+            label = f"{first}-{equal[-1][0].name.rpartition('.')[2]}" if len(equal) > 1 else first
+            rows += [replace(r, name=label + r.name[len(first) :], repeats=r.repeats * len(equal)) for r in equal[0]]
+        return rows
 
     return tuple(with_children(model, "", 0))
 
 
 def totals(model: nn.Module) -> results.Totals:
-    """Return the totals of the model. A tied parameter counts once."""
     return results.Totals(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         parameter_bytes=sum(map(size_of, model.parameters())),
@@ -248,7 +240,7 @@ def totals(model: nn.Module) -> results.Totals:
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
-    """Return the memory of the gradients, and of the optimizer's state after a step on tensors without memory."""
+    """Return the bytes of the gradients, and of the optimizer's state after a step on tensors without memory."""
     gradient = sum(size_of(parameter) for parameters, _ in groups for parameter in parameters)
     try:
         state = sum(_state_bytes(parameters, make) for parameters, make in groups)
@@ -259,7 +251,7 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
 
 
 def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer, device: str = "meta") -> int:
-    """Return the bytes of all states except counters. Each shape is stepped once."""
+    """Return the bytes of all states except counters. One parameter of each shape and dtype makes a step."""
     counts = Counter((parameter.shape, parameter.dtype) for parameter in parameters)
     stand_ins = {nn.Parameter(torch.ones(key[0], dtype=key[1], device=device)): count for key, count in counts.items()}
     try:
@@ -275,16 +267,14 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer, device
         count * size_of(state)
         for stand_in, count in stand_ins.items()
         for state in optimizer.state[stand_in].values()
-        # A counter is a single number on the CPU, and is left out.
+        # A counter is a single number.
         if isinstance(state, Tensor) and (state.dim() > 0 or stand_in.dim() == 0)
     )
 
 
-# The search ends after this many mismatches, because they are enough to repair first.
-MOST_MISMATCHES = 20
-# The longest error text in a document, in characters.
-MOST_TEXT = 300
-# Words in errors of a build or a machine without the device, which are not the program's fault.
+MOST_MISMATCHES = 20  # enough for the user to repair at once
+MOST_TEXT = 300  # characters of an error's text
+# Words in errors of a build or a machine without the device. The program did not cause these errors.
 OF_THE_DEVICE = (
     *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
     *("not implemented for", "mixed dtype (cpu)", "on cpu does not support", "zerodivisionerror"),
@@ -307,22 +297,21 @@ class _Examination:
     sim: Simulation
     torch_calls: TorchCalls
     built: work.BuiltTarget
-    # The model's device, unless the target has chosen another.
-    device: str = str(COUNTED)
+    device: str = str(COUNTED)  # the model's device, unless the target has moved the model to another
 
     def result(self) -> results.ModelResult:
-        """Return the result. The static part is first, because its findings explain those of the run."""
+        """Search for parts that stay behind, then run the model: the run's findings refer to these parts."""
         asked, model = self.asked, self.built.model
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
-        away = [] if meta else sorted({self._where(tensor) for _, tensor in _registered(model)} - {"cpu", "unknown"})
-        if away:
-            self.device = away[0]
+        placed = set() if meta else {self._where(tensor) for _, tensor in _registered(model)} - {"cpu", "unknown"}
+        if placed:
+            self.device = min(placed)
         elif not meta:
             self._move()
         model = self.built.model
         self.sim.names = {id(module): name for name, module in model.named_modules()}
-        things = [] if meta else self._left()
-        self._name_origins(things)
+        parts = [] if meta else self._left()
+        self._name_origins(parts)
         run, options = (None if meta else self._run()), None
         cached = self._cached() if run is not None and run.stopped is None else []
         not_run = f"parameters without data: {meta[0]}" if meta else None
@@ -336,7 +325,7 @@ class _Examination:
             rows=rows(model, self._where, asked.depth),
             totals=totals(model),
             training=self._training(),
-            left_behind=(*(self._row_of(part, run) for part in things), *cached),
+            left_behind=(*(self._row_of(part, run) for part in parts), *cached),
             meta=meta,
             run=run,
             not_run=not_run,
@@ -345,10 +334,10 @@ class _Examination:
         )
 
     def _move(self) -> None:
-        # The arguments are positional, as in most programs, because a user's own `.to` may accept nothing else.
-        wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
+        # A user's own `.to` may accept only positional arguments, which most programs pass.
+        arguments = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
         try:
-            moved = self.built.model.to(*wanted)
+            moved = self.built.model.to(*arguments)
         except GpucheckError:
             raise
         except Exception as error:
@@ -368,14 +357,14 @@ class _Examination:
         for name, tensor in _registered(self.built.model):
             if self._is_behind(tensor):
                 owner, _, attribute = name.rpartition(".")
-                above, _, part = owner.rpartition(".")  # the module that contains a module of torch
+                parent, _, child = owner.rpartition(".")  # the owner may be a module of torch, without a user's line
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
-                place = place or _place_of(self.built.model.get_submodule(above), part)
+                place = place or _place_of(self.built.model.get_submodule(parent), child)
                 behind.append(UnregisteredPart(name, "parameter", tensor, [tensor], "attribute", place, attribute))
         return behind
 
     def _cached(self) -> list[LeftBehind]:
-        """Return tensors that forward created once and keeps in a plain attribute, also when the model moves again."""
+        """Return tensors that forward created once and keeps in a plain attribute: they miss later moves."""
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
             for part in held(self.built.model)
@@ -389,13 +378,14 @@ class _Examination:
 
     def _row_of(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
-        what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
+        description = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
-            what = f"{type(part.value).__name__} with {sum(tensor.numel() for tensor in part.tensors)} parameters"
+            count = sum(tensor.numel() for tensor in part.tensors)
+            description = f"{type(part.value).__name__} with {count} parameters"
         return LeftBehind(
             name=part.name,
             kind=part.kind,
-            what=what,
+            what=description,
             device="cpu",
             place=devices.text_of(part.place),
             use=self._use(part, run),
@@ -405,7 +395,7 @@ class _Examination:
         )
 
     def _use(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> results.TensorUse:
-        """Return how the run used the part; if the run did not finish, how the source uses it."""
+        """Return how the run used the part. If the run does not show the use, read the source."""
         origins = [self.sim.placements.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
@@ -413,34 +403,33 @@ class _Examination:
             return "mismatched"
         if part.kind != "parameter" and any(origin in self.torch_calls.copied for origin in origins):
             return "copied"
-        ran = run is not None and run.stopped is None
-        if ran and not {*origins}.isdisjoint(self.sim.met or ()):
+        has_finished = run is not None and run.stopped is None
+        if has_finished and not {*origins}.isdisjoint(self.sim.met or ()):
             return "unread"
-        # A part that this run did not use may be used in another one, such as a head, or a branch of the other mode.
+        # Another run may use the part, as a head of the model, or in a branch of the other mode.
         if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
             use = read_use(self.built.model, part.attribute)
             if part.holder in ("attribute", "class"):
-                return "unread" if ran and use == "copied" else use
-            if ran and use == "unread":  # a tensor in a holder is unread if nothing reads the holder
+                return "unread" if has_finished and use == "copied" else use
+            if has_finished and use == "unread":  # nothing reads the object that holds the tensor
                 return use
         return "unknown"
 
-    def _name_origins(self, things: Sequence[UnregisteredPart]) -> None:
-        """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
+    def _name_origins(self, parts: Sequence[UnregisteredPart]) -> None:
+        """Record the names of the model's tensors, which a mismatch reports."""
         placements = self.sim.placements
-        for part in things:
+        for part in parts:
             origin = Origin("parameter" if part.kind == "parameter" else "attribute", part.name, part.place)
             for tensor in part.tensors:
                 placements.put(tensor, CPU, origin)
         for name, tensor in _registered(self.built.model):
             device = placements.device(tensor)
             if device is not None and placements.of(tensor).origin is None and not tensor.is_meta:
-                placements.put(
-                    tensor, device, Origin("parameter" if isinstance(tensor, nn.Parameter) else "buffer", name)
-                )
+                kind: OriginKind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                placements.put(tensor, device, Origin(kind, name))
 
     def _run(self) -> results.SimulatedRun | None:
-        """Run a forward pass or a step, again after each mismatch, which is then tolerated; None without input."""
+        """Run a pass or a step until no new mismatch occurs. Each found site is tolerated. None without input."""
         asked = self.asked
         if not self.built.has_inputs:
             return None
@@ -488,7 +477,7 @@ class _Examination:
             workload.model.train()
             work.step(workload, self._batch(workload))
             return
-        # This is no_grad and not inference mode, because a forward pass may compute gradients itself.
+        # A forward pass may compute gradients itself, which inference mode would prevent.
         with torch.no_grad(), work.autocast(self.asked.amp, workload.device):
             work.forward(workload, self._batch(workload))
 
@@ -505,54 +494,54 @@ class _Examination:
     def _stop(self, error: Exception, mismatches: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Return why and where the analysis stops. Raises TargetError for an error of the program itself."""
         if isinstance(error, GpucheckError):
-            # `find-batch-size` raises the same error, and names its own option.
+            # The fix in the error's text names an option of `find-batch-size`.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
         if not is_of_device(error, text) and not mismatches:
-            what = "the training step" if self.asked.train else "the forward pass"
-            raise work.raised(f"{what} of {self.target.text}", error) from error
+            phase = "the training step" if self.asked.train else "the forward pass"
+            raise work.raised(f"{phase} of {self.target.text}", error) from error
         return text[:MOST_TEXT], innermost(error.__traceback__)
 
     def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
-        given = getattr(self.built.whole, "optimizer", None) if self.built.whole is not self.built.model else None
+        optimizer = getattr(self.built.whole, "optimizer", None) if self.built.whole is not self.built.model else None
         if not trained:
             return None
-        if isinstance(given, torch.optim.Optimizer):
-            kind: Any = type(given)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            kind: Any = type(optimizer)
             names = [name for name in inspect.signature(kind.__init__).parameters if name != "params"]
             groups = [
                 (group["params"], functools.partial(kind, **{name: group[name] for name in names if name in group}))
-                for group in given.param_groups
+                for group in optimizer.param_groups
             ]
             return training(groups, f"{kind.__name__} of the target")
-        if callable(given) and not isinstance(given, nn.Module):
-            return training([(trained, given)], "the target's own")
+        if callable(optimizer) and not isinstance(optimizer, nn.Module):
+            return training([(trained, optimizer)], "the target's own")
         chosen = work.by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
 
 
 def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.DeviceMismatchEntry]:
-    """Leave out mismatches in torch's own code whose tensors an earlier line has met, as in a backward pass."""
-    met: set[object] = {None}
+    """Leave out a mismatch in torch's own code, as in a backward pass, if an earlier line mixed the same tensors."""
+    known: set[object] = {None}
     for entry in entries:
         wrong = [operand for operand in entry.operands if operand.is_wrong]
         origins = {operand.origin and (operand.origin, operand.origin_name, operand.origin_place) for operand in wrong}
-        if entry.place is not None or len(met) == 1 or not origins <= met:
+        if entry.place is not None or len(known) == 1 or not origins <= known:
             yield entry
-        met |= origins
+        known |= origins
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
-    """Return whether an error may be caused by this machine or build, which lacks the device."""
-    if isinstance(error, ZeroDivisionError):  # Python's own; CPU kernels raise a RuntimeError with this text
+    """Return whether the cause of an error may be that this machine or build lacks the device."""
+    if isinstance(error, ZeroDivisionError):  # CPU kernels raise a RuntimeError with this text instead
         return False
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
 
 def mismatch_in(sim: Simulation, error: BaseException) -> Mismatch | None:
-    """Return the mismatch that caused an exception; the last one for TorchScript's, which does not refer to it."""
+    """Return the mismatch that caused an exception. TorchScript's exception has no cause: return the last mismatch."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DeviceMismatch):
@@ -566,10 +555,10 @@ def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def innermost(trace: TracebackType | None) -> Place | None:
-    """Return the user's innermost line in a traceback; without one, that of an installed package."""
+    """Return the user's innermost line in a traceback, else the innermost line of an installed package."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
-    theirs = (frame for whose in (0, 1) for frame in frames if devices.rank(frame.f_code.co_filename) == whose)
-    return next(map(devices.place_of, theirs), None)
+    ranked = (frame for rank in (0, 1) for frame in frames if devices.rank(frame.f_code.co_filename) == rank)
+    return next(map(devices.place_of, ranked), None)
 
 
 def main() -> int:
@@ -578,8 +567,7 @@ def main() -> int:
     say({"started": True})
     try:
         answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
-    except (GpucheckError, RuntimeError, MemoryError) as error:
-        # The user's factory may raise the other two.
+    except (GpucheckError, RuntimeError, MemoryError) as error:  # the user's factory may raise the last two
         known = error if isinstance(error, GpucheckError) else work.raised(f"the target {options['target']}", error)
         say(child_stdio.raised(known, getattr(known, "trace", "") or traceback.format_exc()))
         return 0

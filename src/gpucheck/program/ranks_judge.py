@@ -1,8 +1,8 @@
 """Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure.
 
 A rank that is late at one collective makes its siblings late at the next, so neither lateness nor durations show which
-rank is slow. A collective that all ranks wait for releases them together when the last one arrives. The slow rank takes
-longer than its siblings from its release to its next collective.
+rank is slow. If all ranks wait for a collective, the last rank's arrival releases them together. The slow rank takes
+longer than its siblings from the release to its next collective.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from typing import Literal
 from gpucheck import stats
 
 FEWEST_STEPS = 60  # for 8 blocks
-# The number of first steps that are not judged: they load, compile and fill caches, and DDP rebuilds its buckets.
+# This many first steps are not judged: they load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
-# The least cost for which a rank is named: a share of a step, and a time above the errors of clocks and schedulers.
+# A rank is named if it costs at least this share of a step, and this time, above the errors of clocks and schedulers.
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
-# The probability that any rank of a sound job is named by chance.
-LEVEL = 0.001
-# Ranks that go on before the last one arrives in more than this share of the steps did not wait for it, as with NCCL.
+LEVEL = 0.001  # the probability that chance names any rank of a sound job
+# In more than this share of the steps, a rank continued before the last rank arrived: it did not wait, as with NCCL.
 AHEAD = 0.02
-# The costliest steps are those in which this share of the cost arises.
-MOST = 0.9
-# Work of every n-th step is named if it takes at least this share of the job's time and was seen at least this often.
+MOST = 0.9  # the share of the cost that the costliest steps have
+# Work in every n-th step is named if it takes at least this share of the job's time and happened at least this often.
 LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
@@ -37,9 +35,8 @@ LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 class CollectiveCall:
     group: str
     step: int
-    # When each rank arrived, in seconds of one clock.
-    arrivals: Mapping[int, float]
-    waits: bool = True  # all ranks wait for the last one; in a broadcast the source does not
+    arrivals: Mapping[int, float]  # each rank's time of arrival, in seconds of one clock
+    waits: bool = True  # all ranks wait for the last rank; in a broadcast the source does not
     place: int = 0  # the number of earlier calls of the group in the same step
 
     @property
@@ -53,27 +50,21 @@ class JobCalls:
     steps: int
     step_s: float
     calls: Sequence[CollectiveCall]
-    # The possible error of each rank's clock, averaged over its calls; the largest error of any clock at any call.
-    clock_error_s: Mapping[int, float] = field(default_factory=dict)
-    clock_most_s: float = 0.0
+    clock_error_s: Mapping[int, float] = field(default_factory=dict)  # each rank's mean possible error over its calls
+    clock_most_s: float = 0.0  # the largest possible error of any clock at any call
 
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """The verdict on a job: the ranks that hold it up, and their cost per step."""
-
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
-    # How much later each rank is than its siblings, and the share of the steps in which it is last.
-    late_s: Mapping[int, float] = field(default_factory=dict)
+    late_s: Mapping[int, float] = field(default_factory=dict)  # how much later each rank is than its siblings
     reason: str = ""
-    shares: Mapping[int, float] = field(default_factory=dict)
-    # The collective of a step at which the named rank is latest: its group, and its number within the step.
-    where: tuple[str, int] | None = None
-    # The step from which on the rank is slower than before; None if it is compared with other ranks.
-    since: int | None = None
-    every: int | None = None  # the rank is late in every n-th step
+    shares: Mapping[int, float] = field(default_factory=dict)  # the share of the steps in which each rank is last
+    where: tuple[str, int] | None = None  # the position in a step at which the named rank is latest
+    since: int | None = None  # the step from which on the rank is slower than before; None if compared with other ranks
+    every: int | None = None  # n, if the rank is late in every n-th step
 
 
 def too_few(steps: int) -> str:
@@ -112,17 +103,17 @@ def judge(table: JobCalls) -> JobVerdict:
     named = tuple(rank for rank in latest_first if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
-    # The number of costliest steps that make up most of the cost.
+    # The smallest number of steps with most of the cost.
     sums = [*itertools.accumulate(sorted(lost, reverse=True))]
-    costly = bisect.bisect_left(sums, MOST * sums[-1]) + 1
+    costly_steps = bisect.bisect_left(sums, MOST * sums[-1]) + 1
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
     # If a few steps have nearly all of the cost, the time waited for each rank counts instead of its share of steps.
-    weights = lateness.waited if costly < len(steps) / 2 else shares
+    weights = lateness.waited if costly_steps < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
-    # A checkpoint or an evaluation of one rank: chance does not make a rank late at equal distances.
-    cycle = period(lost)
-    regular, few_times = _regular(lateness, [steps[at] for at in cycle.places], cycle.every) if cycle else (None, "")
+    # Chance does not make a rank late at equal distances: the rank makes a checkpoint or an evaluation.
+    indices = (period(lost) or (range(0), 0.0))[0]
+    regular, few_times = _regular(lateness, [steps[at] for at in indices], indices.step) if indices else (None, "")
 
     def cost(ranks: Iterable[int]) -> float:
         costs = lateness.costs(ranks)
@@ -133,30 +124,30 @@ def judge(table: JobCalls) -> JobVerdict:
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        every = cycle.every if cycle is not None and named == (regular,) else None
+        every = indices.step if named == (regular,) else None
         return JobVerdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return JobVerdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
-        whose = f"most of it for rank {top}, in {costly} of {len(steps)} steps: that may be chance"
+        whose = f"most of it for rank {top}, in {costly_steps} of {len(steps)} steps: that may be chance"
         reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
-        reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
+        reason = f"the hosts' clocks may differ by {clock_s * 1e3:.3g} ms, which may hide a late rank"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
-        reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
+        reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and no rank was seen to wait"
     return JobVerdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
 
 
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return the rank that is last in nearly all of these periodic steps; if that may be chance, the steps needed."""
+    """Return the rank that is last in nearly all of these periodic steps, or None and the reason of the doubt."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):
         return None, ""
 
     def chance(times: int) -> float:
-        # The first two steps determine the distance, and the first one the rank. All others agree by chance.
+        # The first step determines the rank, and the second the distance. All other steps agree by chance.
         return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
 
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
@@ -166,24 +157,15 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
     return None, f"{most}{needed * every + APART} steps are needed to tell it from chance"
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The places of values that stand out: every n-th value, by `extra` above the others."""
-
-    every: int
-    places: range
-    extra: float
-
-
-def period(values: Sequence[float]) -> Period | None:
-    """Return the period at which values stand out: by more than half of their mean excess, and almost nowhere else."""
+def period(values: Sequence[float]) -> tuple[range, float] | None:
+    """Return the indices and the mean excess of periodic values. They, and few others, exceed half of the excess."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None
     base, middle = stats.quantile(values, 0.25), ordered[count // 2]
     for every in range(2, min(count // FEWEST_TIMES, MOST_EVERY) + 1):
         for first in range(every):
-            # The first three values rule out nearly all places.
+            # The first three values rule out nearly all periods.
             if first + 2 * every >= count or min(values[first : first + 2 * every + 1 : every]) < middle:
                 continue
             members = values[first::every]
@@ -192,7 +174,7 @@ def period(values: Sequence[float]) -> Period | None:
                 continue
             above = count - bisect.bisect_right(ordered, base + extra / 2)
             if above - len(members) <= len(members) // 4:
-                return Period(every, range(first, count, every), extra)
+                return range(first, count, every), extra
     return None
 
 
@@ -203,19 +185,19 @@ def ordinal(number: int) -> str:
 
 
 def _ahead(table: JobCalls) -> float:
-    """Return the share of steps in which a rank made its last call before all had made theirs of the previous step."""
+    """Return the share of steps whose last call some rank made before all ranks had made the previous step's last."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: JobCalls) -> float:
-    """Return how long the last rank arrives after the median rank, at the worst call of a step; the mean of steps."""
-    most: dict[int, float] = {}
+    """Return the delay of the last rank after the median rank at the worst call of a step, as the mean over steps."""
+    worst: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
-            most[call.step] = max(most.get(call.step, 0.0), _behind_middle(sorted(call.arrivals.values())))
-    return statistics.fmean(most.values())
+            worst[call.step] = max(worst.get(call.step, 0.0), _behind_middle(sorted(call.arrivals.values())))
+    return statistics.fmean(worst.values())
 
 
 def _behind_middle(ordered: Sequence[float]) -> float:
@@ -223,15 +205,15 @@ def _behind_middle(ordered: Sequence[float]) -> float:
 
 
 def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
-    """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps. Blocks
-    are widened until neighbours correlate little, and the remaining correlation widens the error."""
+    """Return the possible error of each rank's mean at this level (Student's t), from 16 to 8 blocks of steps. Blocks
+    become longer until neighbours correlate little. The remaining correlation widens the error."""
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
     for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -2):
         for rank, values in series.items():
             size = len(values) // count
-            rest = values[len(values) - size * count :]
-            blocks[rank] = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
+            latest = values[len(values) - size * count :]
+            blocks[rank] = [statistics.fmean(latest[n * size : (n + 1) * size]) for n in range(count)]
         sample = statistics.fmean(map(_lag1, blocks.values()))
         # A short series seems to correlate less than it does, by (1 + 3 r) / n (Marriott and Pope 1954).
         correlation = sample + (1 + 3 * max(sample, 0.0)) / count
@@ -240,14 +222,14 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     correlation = min(max(correlation, 0.0), 0.8)
     count = len(next(iter(blocks.values())))
     widened = math.sqrt((1 + correlation) / (1 - correlation) / count)
-    own = {rank: statistics.variance(means) for rank, means in blocks.items()}
+    variances = {rank: statistics.variance(means) for rank, means in blocks.items()}
     widths = {}
-    for rank, mine in own.items():
-        others = statistics.fmean(value for other, value in own.items() if other != rank)
-        # The spread of blocks is estimated from all ranks together, but a rank that varies more keeps its own spread.
-        alone = len(own) == 2 or mine > 4 * others
-        freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
-        widths[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
+    for rank, variance in variances.items():
+        others = statistics.fmean(value for other, value in variances.items() if other != rank)
+        # All ranks together give the spread of blocks, except for a rank that varies much more than the others.
+        is_separate = len(variances) == 2 or variance > 4 * others
+        freedom = (count - 1) * (1 if is_separate else min(len(variances) - 1, 8))
+        widths[rank] = widened * math.sqrt(max(variance, others)) * stats.student_quantile(level, freedom)
     return widths
 
 
@@ -260,7 +242,7 @@ def _lag1(values: Sequence[float]) -> float:
 
 
 def _clock(table: JobCalls, rank: int) -> float:
-    """Return how far a rank may seem later than its siblings because clocks differ."""
+    """Return by how much a rank may seem later than its siblings because clocks differ."""
     others = [table.clock_error_s.get(other, 0.0) for other in table.ranks if other != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
 
@@ -271,55 +253,54 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
     for step in steps:
         first, second, *_ = sorted(named, key=lambda rank: -late[rank].get(step, 0.0))
         latest[first] += late[second].get(step, 0.0) < late[first].get(step, 0.0) / 2
-    # One rank that is latest in nearly all steps does not alternate with others, even if they are late by less.
+    # A rank that is latest in nearly all steps does not alternate with ranks that are less late.
     return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
 @dataclass(slots=True)
 class _Lateness:
-    # The lateness of each rank by step, compared with its siblings.
-    late: dict[int, defaultdict[int, float]]
-    # By step: the time between the last rank and the one before it, and the last rank.
+    late: dict[int, defaultdict[int, float]]  # each rank's lateness behind its siblings, by step
+    # For each step: the time between the last rank and the second-to-last, and the last rank.
     last: dict[int, tuple[float, int]] = field(default_factory=dict)
-    # The time that was waited for each rank, in all calls in which it was the last.
-    waited: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    # The time of each rank since its release, at each call that released it.
+    waited: dict[int, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # the time that others waited for a rank
+    # The step and each rank's time since the previous release, for each call that released its ranks.
     own: list[tuple[int, dict[int, float]]] = field(default_factory=list)
-    # The same lateness of each rank by the place of the call in a step.
+    # Each rank's lateness by the position of the call in a step.
     at: dict[int, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
     @property
     def lost(self) -> dict[int, float]:
-        """Return what waiting for the last cost in each step."""
-        return self._longest(lambda own: _behind_middle(sorted(own.values())))
+        """Return the time that each step lost in waiting for the last rank."""
+        return self._longest(lambda times: _behind_middle(sorted(times.values())))
 
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return how much shorter each step would have been if these ranks had arrived with the last of the others."""
+        """Return how much shorter each step would have been if these ranks had not arrived after all others."""
         chosen = frozenset(ranks)
 
-        def cost(own: Mapping[int, float]) -> float:
-            others = [value for rank, value in own.items() if rank not in chosen]
-            mine = [value for rank, value in own.items() if rank in chosen]
-            return max(max(mine) - max(others), 0.0) if others and mine else 0.0
+        def cost(times: Mapping[int, float]) -> float:
+            others = [time for rank, time in times.items() if rank not in chosen]
+            late = [time for rank, time in times.items() if rank in chosen]
+            return max(max(late) - max(others), 0.0) if others and late else 0.0
 
         return self._longest(cost)
 
     def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
         """Return for each step the largest sum over one rank's calls: groups without a common rank wait in parallel."""
         sums: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for step, own in self.own:
-            each = seconds(own)
-            for rank in own:
-                sums[step][rank] += each
-        return {step: max(of_ranks.values()) for step, of_ranks in sums.items()}
+        for step, times in self.own:
+            cost = seconds(times)
+            for rank in times:
+                sums[step][rank] += cost
+        return {step: max(by_rank.values()) for step, by_rank in sums.items()}
 
 
 def releases(table: JobCalls) -> tuple[list[CollectiveCall], list[bool]]:
-    """Return the calls in the order in which their last rank arrived, and whether all others waited for it."""
+    """Return the calls, ordered by the arrival of the last rank, and whether the other ranks waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
-    # A call that ranks wait for follows everything that its ranks did before.
     calls.sort(key=lambda call: max(call.arrivals.values()))
-    # Errors of two clocks can make a rank seem to go on before the last one arrived.
+    # Errors of two clocks can make a rank seem to continue before the last rank arrived.
     return calls, _releasing(calls, 2 * table.clock_most_s)
 
 
@@ -330,27 +311,26 @@ def _lateness(table: JobCalls) -> _Lateness:
     for call, is_release in zip(calls, releasing, strict=True):
         if not is_release:
             continue
-        # A group that meets for the first time is left out: the cause of earlier lateness is unknown.
+        # The first call of a group is left out: the cause of earlier lateness is unknown.
         if call.step >= APART and released.keys() >= call.arrivals.keys():
-            own = {rank: at - released[rank] for rank, at in call.arrivals.items()}
-            ordered = sorted(own.values())
-            for rank, value in own.items():  # compared with the median of the other ranks in the group
-                later = value - stats.median_without(ordered, bisect.bisect_left(ordered, value))
+            times = {rank: at - released[rank] for rank, at in call.arrivals.items()}
+            ordered = sorted(times.values())
+            for rank, time in times.items():
+                later = time - stats.median_without(ordered, bisect.bisect_left(ordered, time))
                 lateness.late[rank][call.step] += later
                 lateness.at[rank][call.position] += later
-            latest = max(own, key=own.__getitem__)
+            latest = max(times, key=times.__getitem__)
             lateness.waited[latest] += _behind_middle(ordered)
-            lateness.last[call.step] = max(
-                lateness.last.get(call.step, (0.0, latest)), (ordered[-1] - ordered[-2], latest)
-            )
-            lateness.own.append((call.step, own))
+            gap = ordered[-1] - ordered[-2], latest
+            lateness.last[call.step] = max(lateness.last.get(call.step, (0.0, latest)), gap)
+            lateness.own.append((call.step, times))
         released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
     return lateness
 
 
 def _releasing(calls: Sequence[CollectiveCall], slack: float) -> list[bool]:
-    """Return whether the ranks of each call went on only when its last had arrived, as at the last of DDP's buckets and
-    the last call of a group in a step, which the next step needs."""
+    """Return for each call whether its ranks continued only after the last arrival. They do so at the last of DDP's
+    buckets, and at a group's last call in a step, because the next step needs its result."""
     final: dict[tuple[str, int], int] = {}
     orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for index, call in enumerate(calls):
@@ -361,21 +341,20 @@ def _releasing(calls: Sequence[CollectiveCall], slack: float) -> list[bool]:
     lasts = [max(call.arrivals.values()) for call in calls]
     pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
     # By call: the time from the last rank's arrival to the same rank's next call.
-    of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
+    of_last = {index: after - at for (at, index), (after, _) in pairs if at == lasts[index]}
     gaps: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
-    for (own, index), (at, following) in pairs:
-        call, wait = calls[index], lasts[index] - own
+    for (at, index), (after, following) in pairs:
+        call, wait = calls[index], lasts[index] - at
         if call.step == calls[following].step >= APART and wait > 0:
-            gaps[call.position].append((at - own, wait, of_last.get(index, at - own)))
+            gaps[call.position].append((after - at, wait, of_last.get(index, after - at)))
     waited = {position for position, rows in gaps.items() if _is_waited_for(rows, slack)}
     ends = set(final.values())
     return [call.waits and (index in ends or call.position in waited) for index, call in enumerate(calls)]
 
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
-    """Return whether ranks wait for a call's last rank: none goes on before it, and it is not as late
-    at its next call. `gaps` are each rank's times to its next call, to the last rank's call, and from there to that
-    rank's next one."""
+    """Return whether ranks wait for a call's last rank. Each gap has the times from a rank's arrival to its next call
+    and to the last arrival, and from the last arrival to that rank's next call."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

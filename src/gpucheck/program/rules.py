@@ -1,8 +1,8 @@
-"""The operands of an operation that may lie on different devices, by CUDA's kernels. Pure.
+"""Judge the devices of an operation's operands as CUDA's kernels do. Pure.
 
-The default is torch's own: all operands on one device. Each exception is a row of `RULES`. Sources:
-native_functions.yaml (`device_check`), else the checks in the kernels. For 0-dim CPU tensors, each operation of torch's
-CUDA code (2.9) was called with such a tensor at each argument.
+By default all operands must be on one device, as in torch. Each exception is a row of `RULES`. Sources: `device_check`
+in native_functions.yaml, else the checks in the kernels. The rules for 0-dim CPU tensors come from calls of each
+operation of torch's CUDA code (2.9) with such a tensor at each argument.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from functools import cache
 from typing import Any
 
 CPU = "cpu"
-# Namespaces of torch and its compiler; operations of others are not judged.
+# The namespaces of torch and its compiler. Operations in other namespaces are not judged.
 JUDGED = ("aten", "prims")
-# CUDA's errors in a process that was forked after CUDA was used: at its start, and at a kernel or copy.
+# CUDA's errors in a process that was forked after its parent had used CUDA: at initialization, and at a kernel or copy.
 FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
-# CUDA's error for a GPU that does not exist.
 NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --dry cuda:SIZEx{0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
 # The error of a CPU build for `torch.device(0)`, which Python cannot replace.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"
-# Torch's error for operands on several devices.
+# torch's error for operands on several devices.
 APART = "Expected all tensors to be on the same device"
-# Torch's errors above its operations, in Python and C++, with the devices or types.
+# torch's errors from Python and C++ code above the operations. The placeholders are devices or types.
 NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 NO_STATE = "RNG state must be a torch.ByteTensor"
 OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
@@ -41,16 +40,16 @@ OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}
 OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
-# Parts of these errors that identify them in the error text of a forked process.
+# Phrases that identify these errors in the text of a forked process.
 ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
     *(OTHER_GRID, OTHER_QUANTILE),
 )
-# gpucheck's error for a lone operand on a device that its operation does not take.
+# A phrase of gpucheck's error for a single operand on a device that its operation does not accept.
 MISPLACED = ", but it is on"
-# By operation: the CUDA kernel, and dtypes that this kernel refuses although the CPU's kernel accepts them. Sources:
-# the dtypes of torch's tests (2.9, 2.13), and torch's CUDA code for floats of one byte.
+# For each operation: the CUDA kernel, and the dtypes that the CPU's kernel accepts and the CUDA kernel refuses.
+# Sources: the dtypes of torch's tests (2.9, 2.13), and torch's CUDA code for floats of one byte.
 _INTEGERS = (
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
@@ -73,7 +72,7 @@ NO_KERNELS = {
     ),
 }
 NO_KERNEL = f'"({"|".join(sorted({kernel for kernel, _ in NO_KERNELS.values()}))})" not implemented for'
-# Torch's errors for operands of different dtypes, or for a dtype that CUDA does not support.
+# torch's errors for operands of different dtypes, or for a dtype that CUDA does not support.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
@@ -81,16 +80,16 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# Operations whose operands must have one dtype on CUDA, except indices; a CPU's norms and meta tensors accept two.
+# Operations whose operands, except indices, must have one dtype on CUDA. Meta tensors and the CPU's norms accept two.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
 )
 OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
 
-# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in the
-# dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
-# another dtype; NORMED take no other dtype. BANNED is refused. All others that autocast knows run in float32.
+# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED operations run
+# in the dtype of the region, PROMOTED ones in the widest dtype of their operands. SUMMED ones return float32 unless the
+# program requests another dtype, and NORMED always does. Autocast refuses BANNED, and runs all others in float32.
 LOWERED = (
     *("_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d"),
     *("conv_transpose3d", "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "prelu", "addmm"),
@@ -104,12 +103,11 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# Operations that consist of several above. In inference mode torch decomposes them after autocast.
+# Operations that consist of several operations above. In inference mode torch decomposes them after autocast.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
 )
-# Torch's error for BANNED, and its first sentence.
 UNSAFE = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
 UNSAFE_TO_AUTOCAST = f"""{UNSAFE}
 Many models use a sigmoid layer right before the binary cross entropy layer.
@@ -120,66 +118,61 @@ safe to autocast."""
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operation is given. `device` is None if unknown; the operation writes to a `written` one."""
+    """A tensor operand of an operation. An entry of a list has a name such as `tensors[2]`."""
 
     name: str
-    device: str | None
+    device: str | None  # None if unknown
     dim: int = 1
-    written: bool = False
+    written: bool = False  # the operation writes to the tensor
 
     @property
     def argument(self) -> str:
-        """The argument's name, without the position in a list."""
         return self.name.partition("[")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRule:
-    """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema. "*"
-    stands for every argument, or with `by_position` for every entry of a list."""
+    """An exception from the default, by argument names of torch's schema. "*" is every argument or list entry."""
 
     operations: tuple[str, ...]
-    # Arguments that may also be on the CPU, on any device, on any device if they are 0-dim, and only on the CPU.
-    free: tuple[str, ...] = ()
-    anywhere: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
-    host: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()  # arguments that may also be on the CPU
+    anywhere: tuple[str, ...] = ()  # on any device
+    read: tuple[str, ...] = ()  # on any device if they are 0-dim
+    host: tuple[str, ...] = ()  # only on the CPU
     numbers: tuple[str, ...] = ()  # may be 0-dim CPU tensors
     on_host: tuple[int, ...] = ()  # the positions of results that are always on the CPU
-    # The argument that determines the device of the results, if that is not the common device.
-    follows: str | None = None
-    # The entries of several lists at one position must agree; other positions do not matter.
-    by_position: bool = False
+    follows: str | None = None  # the argument with the device of the results, if that is not the common device
+    by_position: bool = False  # only the entries of several lists at the same position must be on one device
 
 
 def _rule(
-    names: str, free: str = "", anywhere: str = "", read: str = "", host: str = "", numbers: str = "", **more: Any
+    names: str, follows: str | None = None, on_host: tuple[int, ...] = (), by_position: bool = False, **roles: str
 ) -> PlacementRule:
-    operations, *roles = (tuple(text.split()) for text in (names, free, anywhere, read, host, numbers))
-    return PlacementRule(operations, roles[0], roles[1], roles[2], roles[3], roles[4], **more)
+    fields: dict[str, Any] = {role: tuple(text.split()) for role, text in roles.items()}
+    return PlacementRule(tuple(names.split()), follows=follows, on_host=on_host, by_position=by_position, **fields)
 
 
 RULES: tuple[PlacementRule, ...] = (
-    # Indices and probabilities, and a 0-dim value, are copied to the device of the other operand.
+    # torch copies indices, probabilities and a 0-dim value to the device of the other operand.
     _rule("index _unsafe_index", free="indices"),
     _rule("_index_put_impl_ index_put _unsafe_index_put", anywhere="indices index mask", read="values"),
     _rule("bernoulli", free="p", anywhere="out"),
-    # These copy between devices.
+    # These operations copy between devices.
     _rule(
         "copy copy_sparse_to_sparse slice_scatter select_scatter diagonal_scatter as_strided_scatter",
         anywhere="src dst self",
         follows="self",
     ),
     _rule("_foreach_copy", anywhere="self src"),
-    # CUDA has no kernel for these.
+    # CUDA has no kernel for these operations.
     _rule(
         "histogram _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _spdiags",
         host="self bins weight diagonals offsets",
     ),
-    # Only the shape is read.
+    # These operations read only the shape.
     _rule("is_set_to is_same_size view_as reshape_as expand_as _has_same_storage_numel", anywhere="*"),
     _rule("zeros_like ones_like empty_like rand_like randn_like randint_like resize_as", anywhere="*", follows="self"),
-    # Lengths and sizes of sequences are read on the host, and come out there. cuDNN takes targets there too.
+    # The host reads and returns the lengths and sizes of sequences. cuDNN accepts targets on the host too.
     _rule("_pack_padded_sequence", host="lengths", on_host=(1,)),
     _rule("_pack_padded_sequence_backward", host="batch_sizes"),
     _rule("_pad_packed_sequence", host="batch_sizes", on_host=(1,)),
@@ -188,7 +181,7 @@ RULES: tuple[PlacementRule, ...] = (
         "_ctc_loss ctc_loss _use_cudnn_ctc_loss _cudnn_ctc_loss _ctc_loss_backward",
         free="input_lengths target_lengths targets",
     ),
-    # Positions, ends and factors are read on the host.
+    # The host reads positions, ends and factors.
     _rule("tensor_split", host="tensor_indices_or_sections"),
     _rule("linspace logspace", anywhere="start end"),
     _rule("_foreach_addcdiv", host="scalars", by_position=True),
@@ -212,35 +205,35 @@ RULES: tuple[PlacementRule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = PlacementRule(())
-# torch 2.15 and newer turn `x[index] = 0.5` into these operations if both operands are on one device, as they are here.
+# torch 2.15 and newer turn `x[index] = 0.5` into these operations if C++ sees both operands on one device.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
-# The operations on single tensors, for those operations on lists whose names differ.
+# The names on single tensors of two operations on lists.
 _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The verdict on an operation's operands. Operations of other libraries are not `judged`."""
+    """The verdict on an operation's operands."""
 
-    device: str | None  # of its results; None if that is unknown
+    device: str | None  # the device of the results; None if unknown
     wrong: tuple[Operand, ...] = ()
     expected: str | None = None  # the right device of the wrong operands
     on_host: tuple[int, ...] = ()  # the positions of results that are always on the CPU
-    judged: bool = True
+    judged: bool = True  # False for operations of other libraries
 
 
 @cache
 def rule_of(operation: str) -> PlacementRule | None:
     """Return the rule of an operation such as `aten::index`, or None if the operation is not torch's own."""
-    space, _, name = operation.partition("::")
-    if space not in JUDGED:
+    namespace, _, name = operation.partition("::")
+    if namespace not in JUDGED:
         return None
-    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # an in-place operation has the same rule
-    if own is None and name.startswith(("_foreach_", "_amp_foreach_")):  # operations on lists work element by element
+    rule = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # an in-place operation has the same rule
+    if rule is None and name.startswith(("_foreach_", "_amp_foreach_")):  # operations on lists work element by element
         element = name.partition("foreach_")[2].removesuffix("_")
         return replace(_BY_NAME.get(_ELEMENTS.get(element, element), _DEFAULT), by_position=True)
-    return own or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
+    return rule or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Placed:
@@ -254,7 +247,7 @@ def judge(operation: str, operands: Sequence[Operand]) -> Placed:
 def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> Placed:
     known = [operand for operand in operands if operand.device is not None]
     misplaced = tuple(operand for operand in known if operand.argument in rule.host and operand.device != CPU)
-    core = [
+    bound = [
         operand
         for operand in known
         if operand.argument not in (*rule.host, *rule.anywhere)
@@ -262,44 +255,43 @@ def _judged(rule: PlacementRule, operands: Sequence[Operand]) -> Placed:
         and not (operand.argument in rule.free and operand.device == CPU)
         and not (operand.argument in rule.read and operand.dim == 0)
     ]
-    every = "*" in rule.numbers
+    are_all = "*" in rule.numbers
     numbers = [
         operand
-        for operand in core
+        for operand in bound
         if operand.device == CPU and operand.dim == 0 and not operand.written
-        if operand.argument in rule.numbers or (every and not (rule.by_position and operand.name == operand.argument))
+        if operand.argument in rule.numbers or (are_all and not (rule.by_position and operand.name == operand.argument))
     ]
-    others = [operand for operand in core if operand not in numbers]
-    if not all(operand.argument == "out" for operand in others):  # no kernel of a GPU works on numbers alone
-        core = others
-    device = _common(core or known)
+    others = [operand for operand in bound if operand not in numbers]
+    if not all(operand.argument == "out" for operand in others):  # no CUDA kernel works on numbers alone
+        bound = others
+    device = _common(bound or known)
     if rule.follows is not None:
         device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
         return Placed(device, misplaced, CPU, rule.on_host)
-    if len({operand.device for operand in core}) < 2:
+    if len({operand.device for operand in bound}) < 2:
         return Placed(device, (), None, rule.on_host)
-    # The device of most operands that are not on the CPU; in a tie, the first of these devices.
-    away = [str(operand.device) for operand in core if operand.device != CPU]
-    expected = max(away, key=away.count)
-    return Placed(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
+    accelerators = [str(operand.device) for operand in bound if operand.device != CPU]
+    expected = max(accelerators, key=accelerators.count)  # the most frequent device; in a tie, the first
+    return Placed(expected, tuple(operand for operand in bound if operand.device != expected), expected, rule.on_host)
 
 
 def _by_position(rule: PlacementRule, operands: Sequence[Operand]) -> Placed:
-    """Judge lists position by position, because an optimizer's counters are on the CPU beside parameters on a GPU."""
-    alone = [operand for operand in operands if "[" not in operand.name]
-    places: dict[str, list[Operand]] = {}
+    """Judge lists position by position: an optimizer's lists have entries on the CPU and entries on a GPU."""
+    single = [operand for operand in operands if "[" not in operand.name]
+    positions: dict[str, list[Operand]] = {}
     for operand in operands:
         if "[" in operand.name:
-            places.setdefault(operand.name.partition("[")[2], []).append(operand)
-    verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
+            positions.setdefault(operand.name.partition("[")[2], []).append(operand)
+    verdicts = [_judged(rule, [*entries, *single]) for entries in positions.values()] or [_judged(rule, single)]
     wrong = next((verdict for verdict in verdicts if verdict.wrong), None)
     devices = {verdict.device for verdict in verdicts}
     return wrong or Placed(devices.pop() if len(devices) == 1 else None)
 
 
 def _common(operands: Sequence[Operand]) -> str | None:
-    """Return the one device other than the CPU, the CPU if all operands are there, or None for several devices."""
+    """Return the only device other than the CPU; the CPU if there is no other device; None if there are several."""
     devices = {operand.device for operand in operands if operand.device is not None}
     others = devices - {CPU}
     if len(others) == 1:

@@ -1,7 +1,7 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
-The function mode sees every call of torch's Python interface, before a build without such a device gets the
-arguments. Functions that it does not see (those of `torch.cuda`, classes) are replaced while the engine runs.
+The function mode sees every call of torch's Python interface before torch does. The engine replaces `torch.cuda` and
+classes, whose calls the mode does not see.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,15 +32,13 @@ _T = torch.Tensor
 
 
 class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
-    """Answers calls of torch's Python interface, and passes the current call on to the dispatch mode."""
+    """Answers calls of torch's Python interface, or runs them with the device for the dispatch mode."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__()
         self.sim = sim
-        # Origins of named tensors that were copied to a device.
-        self.copied: set[Origin] = set()
-        # The original functions of torch, by their replacements. Calls are handled under the original.
-        self.originals: dict[Any, Any] = {}
+        self.copied: set[Origin] = set()  # the origins of named tensors that were copied to a device
+        self.originals: dict[Any, Any] = {}  # torch's functions, by their replacements
         self._constructors = frozenset(torch_private.need("torch.utils._device._device_constructors")())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,7 +53,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
                 self.check_host(func, [("out", out)])
                 return _pinned(self, out)
             if func in self._constructors or kwargs.get("device") is not None:
-                return (self._made if kwargs.get("out") is None else self._filled)(func, args, kwargs)
+                return (self._created if kwargs.get("out") is None else self._filled)(func, args, kwargs)
             return self._called(func, args, kwargs)
         except RuntimeError as error:
             if not isinstance(error, DeviceMismatch):
@@ -65,87 +63,87 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             self.sim.here.handling -= 1
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        kind, given = FUNCTION_RULES.get(func, _OTHER), [*args, *kwargs.values()]
-        device = self.common([*tensors_in(given)][: kind.first] if kind.first else given)
-        if kwargs.get("out") is not None and func not in self._constructors and not kind.fills_any:
-            rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
-            beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
-            for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++; Dispatch sees only their copy
-                self.sim.raise_if_elsewhere("out", tensor, beside, name_of(func), None)
+        rule, values = FUNCTION_RULES.get(func, _OTHER), [*args, *kwargs.values()]
+        deciding = [*tensors_in(values)][: rule.first]
+        device = self.common(deciding)
+        if kwargs.get("out") is not None and func not in self._constructors and not rule.fills_any:
+            inputs = [*tensors_in([*args, *(value for name, value in kwargs.items() if name != "out")])]
+            expected = self.common(inputs) if inputs else None
+            for tensor in tensors_in(kwargs["out"]):  # Dispatch sees only a copy if torch compares devices in C++
+                self.sim.raise_if_elsewhere("out", tensor, expected, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
-        if kind.read is not None:
-            self.check_host(func, kind.read(*args, **kwargs))
-        if kind.alike:
-            for place, tensor in enumerate([*tensors_in(given)][: kind.first]):
-                self.sim.raise_if_elsewhere(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
-        if kind.carries:
+        if rule.read is not None:
+            self.check_host(func, rule.read(*args, **kwargs))
+        if rule.alike:
+            for index, tensor in enumerate(deciding):
+                self.sim.raise_if_elsewhere(f"tensors[{index}]", tensor, device, name_of(func), rule.alike)
+        if rule.carries:
             device = self.sim.placements.device(args[0] if args else kwargs["log_probs"]) or device
             if device is not None:
                 args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
-        args, kwargs = self._followed(kind, device, args, kwargs)
+        args, kwargs = self._followed(rule, device, args, kwargs)
         with self.sim.calling(name_of(func), device):
             return kernels.call(self.sim, func, args, kwargs)
 
-    def common(self, values: Any) -> torch.device | None:
-        """Return the one device other than the CPU among a call's tensors, or None for several. Without one, return the
-        CPU, or None if a device is unknown. Tensors with 0 dimensions count only if there are no others."""
+    def common(self, tensors: Sequence[Tensor]) -> torch.device | None:
+        """Return the only device other than the CPU; the CPU if there is no other device; None if there are several or
+        a device is unknown. Tensors with 0 dimensions count only if no tensor has dimensions."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
-            shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
-        placed = {self.sim.placements.device(tensor) for tensor in shaped or tensors_in(values)}
-        away = placed - {CPU, None}
-        if away:
-            return away.pop() if len(away) == 1 else None
+            shaped = [tensor for tensor in tensors if tensor.dim()]
+        placed = {self.sim.placements.device(tensor) for tensor in shaped or tensors}
+        others = placed - {CPU, None}
+        if others:
+            return others.pop() if len(others) == 1 else None
         return None if None in placed else CPU
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         if generator.device.type != device.type:
-            stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
+            stand_in = torch.empty(0, device=CPU)  # without `device`, torch would use the program's default device
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.sim.placements.put(stand_in, generator.device, origin)
             text = rules.OTHER_GENERATOR.format(device.type, generator.device.type)
             self.sim.raise_if_elsewhere("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
-        """Raise an error if the host reads a tensor whose simulated device is not the CPU."""
+        """Raise torch's error if one of the tensors that the host reads is not on the CPU."""
         text = FUNCTION_RULES.get(func, _OTHER).type_error
+        error = RuntimeError if text is None else TypeError
         for name, tensor in tensors:
-            self.sim.raise_if_elsewhere(
-                name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError
-            )
+            self.sim.raise_if_elsewhere(name, tensor, CPU, name_of(func), text, error)
 
     def device_of(self, value: Any) -> torch.device | None:
         with UNSEEN():
             return self.sim.placements.device(value) if isinstance(value, Tensor) else None
 
-    def _followed(self, kind: FunctionRule, device: torch.device | None, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call on several devices, whose gradients autograd moves back as it does in C++."""
+    def _followed(self, rule: FunctionRule, device: torch.device | None, args: Any, kwargs: Any) -> Any:
+        """Return the arguments. If they are on several devices, autograd will move their gradients back."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             placed = {self.sim.placements.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
             if len(placed) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
-            target = self.sim.placements.device(args[0]) if kind.copies and args else device
+            target = self.sim.placements.device(args[0]) if rule.copies and args else device
 
             def followed(value: Any) -> Any:
                 if isinstance(value, Tensor) and value.requires_grad and not devices.is_transformed(value):
-                    now = self.sim.placements.device(value)
-                    if now not in (None, target) and (kind.copies or value.dim() == 0):
-                        return _Move.apply(value, self, None, now, value.dtype, {})
+                    source = self.sim.placements.device(value)
+                    if source not in (None, target) and (rule.copies or value.dim() == 0):
+                        return _Move.apply(value, self, None, source, value.dtype, {})
                 return value
 
-            start = 1 if kind.copies else 0  # a copy writes to its first argument
+            start = 1 if rule.copies else 0  # a copy writes to its first argument
             return (*args[:start], *map(followed, args[start:])), {key: followed(item) for key, item in kwargs.items()}
 
-    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Create a tensor whose simulated device is the requested device, or the default one."""
-        device, kind = devices.device_of(kwargs.get("device")), FUNCTION_RULES.get(func, _OTHER)
-        at = kind.sparse_at  # indices move to the device of the values
+    def _created(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Create a tensor on the requested device, or on the default device."""
+        device, rule = devices.device_of(kwargs.get("device")), FUNCTION_RULES.get(func, _OTHER)
+        at = rule.sparse_at  # indices move to the device of the values
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
             device = devices.device_of(_default_device())
-            if device is None and source is not None and kind.of_data:
+            if device is None and source is not None and rule.of_data:
                 device = self.sim.placements.device(source)
             device = device or CPU
         if device is None or device.type not in ("cpu", *SIMULATED):
@@ -155,7 +153,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
-        # Move the given parts first, because the sparse tensor would hold them on their own devices.
+        # The parts of a sparse tensor move first, because the new tensor keeps their devices.
         if at is not None and kwargs.get("device") is not None:
             args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
         kwargs = {**kwargs, "device": self.sim.home(device)}
@@ -171,17 +169,17 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a factory that writes into its `out`, which must be on the factory's device."""
-        device, now = devices.device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
-        if device is not None and now is not None and device.type != now.type:
+        """Call a factory that writes to its `out`, which must be on the factory's device."""
+        device, out_device = devices.device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
+        if device is not None and out_device is not None and device.type != out_device.type:
             _refuse(f"{name_of(func)} with an out on another device")
         return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
 
     def move(
         self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
     ) -> Tensor:
-        """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
-        now = self.sim.placements.device(tensor)
+        """Return the tensor on `device`. As in torch, a tensor on `device` is returned itself, unless `copy`."""
+        source = self.sim.placements.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         if device.type not in ("cpu", *SIMULATED):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
@@ -189,14 +187,14 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             self.sim.use(device)
         with self.sim.calling("Tensor.to", device):
             stands_in = self.sim.stands_in(tensor)
-            if now == device or (tensor.is_meta and not stands_in):
+            if source == device or (tensor.is_meta and not stands_in):
                 home = torch.device("meta") if stands_in else CPU
                 out = tensor.to(device=home, dtype=dtype or tensor.dtype, copy=copy, **more)
                 if out is not tensor:
                     self.sim.placements.put(out, device)
                 return out
             if not devices.is_transformed(tensor) and tensor.requires_grad and torch.is_grad_enabled():
-                return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
+                return _Move.apply(tensor, self, device, source, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
@@ -207,31 +205,31 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
             else:
                 out = tensor.to(device=home, dtype=dtype, copy=True, **more)
-        before = self.sim.placements.of(tensor).origin
-        if before is not None and device != CPU:
-            self.copied.add(before)
+        origin = self.sim.placements.of(tensor).origin
+        if origin is not None and device != CPU:
+            self.copied.add(origin)
         self.sim.placements.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with this mode active, which torch disables while it handles a call."""
+        """Return the function with this mode active. torch disables the mode while the mode handles a call."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            own = self.sim.here
-            if not own.handling:
+            here = self.sim.here
+            if not here.handling:
                 return function(*args, **kwargs)
-            before, own.handling = own.handling, 0
+            before, here.handling = here.handling, 0
             try:
                 with self:
                     return function(*args, **kwargs)
             finally:
-                own.handling = before
+                here.handling = before
 
         return called
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move whose gradient is moved back. Without a `device` another operation moves the tensor."""
+    """A move whose gradient is moved back. If `device` is None, the following operation moves the tensor."""
 
     @staticmethod
     def forward(
@@ -242,9 +240,9 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        is_home = ctx.source in (None, CPU)
-        # Otherwise a copy between two GPUs would count as a copy to the host, because its result has no device yet.
-        with contextlib.nullcontext() if is_home else ctx.torch_calls.sim.here.entered():
+        is_host = ctx.source in (None, CPU)
+        # Without `entered`, a copy between two GPUs would count as a copy to the host: its result has no device yet.
+        with contextlib.nullcontext() if is_host else ctx.torch_calls.sim.here.entered():
             back = gradient if ctx.source is None else ctx.torch_calls.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
 
@@ -267,7 +265,6 @@ def name_of(func: Any) -> str:
     return f"torch.{name}" if not hasattr(torch.nn.functional, name) or hasattr(torch, name) else f"F.{name}"
 
 
-# Operators as a person writes them.
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floordiv": "//", "matmul": "@", "pow": "**"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
 _OPERATORS = {
@@ -296,22 +293,22 @@ def _get_device(torch_calls: TorchCalls, tensor: Tensor) -> int:
 def _to(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Answer `Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = devices.device_of(kwargs.get("device")), kwargs.get("dtype")
-    rest = list(args)
-    other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
+    unread = list(args)
+    other = kwargs.get("other") or (unread.pop(0) if unread and isinstance(unread[0], Tensor) else None)
     if other is not None:
         device, dtype = torch_calls.sim.placements.device(other), other.dtype
-    elif rest and not isinstance(rest[0], torch.dtype):
-        device = devices.device_of(rest.pop(0))
-    if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
-        dtype = rest.pop(0) or dtype
-    flags = [flag for flag in rest if isinstance(flag, bool)]
+    elif unread and not isinstance(unread[0], torch.dtype):
+        device = devices.device_of(unread.pop(0))
+    if unread and (isinstance(unread[0], torch.dtype) or unread[0] is None):
+        dtype = unread.pop(0) or dtype
+    flags = [flag for flag in unread if isinstance(flag, bool)]
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
     device = device or torch_calls.sim.placements.device(tensor) or CPU
     return torch_calls.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
 def _format(torch_calls: TorchCalls, tensor: Tensor, spec: str) -> str:
-    """Format a number as text, which torch does not do for a meta tensor."""
+    """Answer `format(tensor, spec)`. torch cannot format a meta tensor."""
     if tensor.dim() or type(tensor) is not Tensor:
         return str(torch_calls.again(object.__format__)(tensor, spec))
     if torch_calls.sim.stands_in(tensor):
@@ -338,13 +335,13 @@ def _tolist(torch_calls: TorchCalls, tensor: Tensor) -> Any:
 
 
 def _beside(func: Any, torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Create a tensor from data on the device of another tensor, unless a device is named."""
+    """Create a tensor from data, on the device of `tensor` unless the call names a device."""
     device = kwargs.get("device") or _device_get(torch_calls, tensor)
-    return torch_calls._made(func, (tensor, *args), {**kwargs, "device": device})
+    return torch_calls._created(func, (tensor, *args), {**kwargs, "device": device})
 
 
 def _new(torch_calls: TorchCalls, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Answer `Tensor.new`, which SparseAdam uses. Given a tensor or a storage, the result is on its device."""
+    """Answer `Tensor.new`, which SparseAdam uses. The result is on the device of a passed tensor or storage."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, torch_calls, tensor, *args, **kwargs)
@@ -362,28 +359,28 @@ def _type(torch_calls: TorchCalls, tensor: Tensor, dtype: Any = None, *rest: Any
 
 
 def _deepcopy(torch_calls: TorchCalls, tensor: Tensor, memo: Any) -> Any:
-    """Copy the tensor with its storage. No operation shows this copy, so the result's device is set here."""
+    """Copy the tensor, and set the device of the copy: the dispatch mode does not see this copy."""
     out = Tensor.__deepcopy__(tensor, memo)
     torch_calls.sim.placements.put(out, torch_calls.sim.placements.device(tensor))
     return out
 
 
 def _on_host_only(original: Any, torch_calls: TorchCalls, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """Call a function that is not simulated on a device. For a tensor on CUDA the analysis stops at its line."""
+    """Call a function that is simulated only for CPU tensors. A tensor on CUDA stops the analysis at the line."""
     if _is_on("cuda", torch_calls, tensor):
         _refuse(f"{name_of(original)} of a tensor on CUDA")
     return original(tensor, *rest, **kwargs)
 
 
 def _unpacked(torch_calls: TorchCalls, *args: Any, **kwargs: Any) -> Any:
-    """Return padded sequences, and their lengths on the host. No operation shows these, so their device is set."""
+    """Return padded sequences and their lengths. The lengths are on the CPU, which the dispatch mode does not see."""
     out = torch_calls._called(_UNPACKED, args, kwargs)
     torch_calls.sim.placements.put(out[1], CPU)
     return out
 
 
 def _set_grad(torch_calls: TorchCalls, tensor: Tensor, gradient: Any) -> None:
-    """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
+    """Assign `tensor.grad`. torch accepts only a gradient on the tensor's device."""
     types = (getattr(torch_calls.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
     torch_calls.sim.raise_if_elsewhere("gradient", gradient, torch_calls.device_of(tensor), "Tensor.grad", text)
@@ -391,35 +388,30 @@ def _set_grad(torch_calls: TorchCalls, tensor: Tensor, gradient: Any) -> None:
 
 
 def _named_device(value: Any) -> Any:
-    """Return the device for a number, as in `module.to(0)`, which a CPU build does not accept."""
+    """Return the device for a number, as in `module.to(0)`: a CPU build of torch accepts no number."""
     return devices.device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionRule:
-    """The treatment of devices by a torch function. By default its tensors and results are on one device."""
+    """The treatment of devices by a torch function. By default, all tensors and results are on one device."""
 
-    # The replacement of the function.
-    answer: Callable[..., Any] | None = None
-    # A function that returns the arguments read on the host, by name; torch's text if it raises a TypeError then.
+    answer: Callable[..., Any] | None = None  # the replacement of the function
+    # Returns the names and values of the arguments that the host reads.
     read: Callable[..., list[tuple[str, Any]]] | None = None
-    type_error: str | None = None
-    # torch's text if the function itself compares the devices of its tensors.
-    alike: str | None = None
-    # The number of its tensors that determine the device of its results.
-    first: int | None = None
-    # The input is copied to the device of the first argument, of the result, or of `out`.
+    type_error: str | None = None  # torch's text, if the host's read raises a TypeError
+    alike: str | None = None  # torch's text, if the function compares the devices of its tensors
+    first: int | None = None  # only this many tensors determine the device of the results; None for all
+    # The function copies its inputs: to the device of the first argument, of the result, or of `out`.
     copies: bool = False
     carries: bool = False
     fills_any: bool = False
-    # The result is on the device of its data. A tensor that gives a size, as in `torch.arange(n)`, is only read.
-    of_data: bool = False
-    # The position of a sparse tensor's values.
-    sparse_at: int | None = None
+    of_data: bool = False  # a tensor among the arguments is data, not a size as in `torch.arange(n)`
+    sparse_at: int | None = None  # the index of the argument with a sparse tensor's values
 
 
 _OTHER = FunctionRule()
-# A name is None if this torch does not have the function. As a key of FUNCTION_RULES it then matches no call.
+# A function that this torch lacks is None, a key of FUNCTION_RULES that matches no call.
 _PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
 _JAGGED = torch_private.find("torch._nested_view_from_jagged")
 _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))
@@ -448,9 +440,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     _UNPACKED: _unpacked,
-    # Printing shows the simulated device.
     _printed and _T.__repr__: lambda torch_calls, tensor, **kwargs: torch_calls.again(_printed)(tensor, **kwargs),
-    # `Module.to` reads its arguments with this function. The function has a `device` but creates no tensor.
+    # `Module.to` parses its arguments with this function, which has a `device` but creates no tensor.
     _parsed: lambda torch_calls, *args, **kwargs: _parsed(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
@@ -488,30 +479,25 @@ FUNCTION_RULES: dict[Any, FunctionRule] = {
 class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that reports the requested device."""
 
-    place = CPU
+    device = CPU  # hides torch's property of this name
     made_at: Place | None = None
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
-        made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        made.place, made.made_at = devices.device_of(device) or CPU, devices.here()
-        return made
-
-    @property
-    def device(self) -> torch.device:
-        return self.place
+        generator: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
+        generator.device, generator.made_at = devices.device_of(device) or CPU, devices.here()
+        return generator
 
     def get_state(self) -> Tensor:
-        """Return the state. A generator of another kind of device does not accept it."""
         state = super().get_state()
-        return state if self.place == CPU else _state_of_cuda(state)
+        return state if self.device == CPU else _state_of_cuda(state)
 
     def set_state(self, new_state: Tensor) -> Any:
-        """Take a state of the same kind of device. Raises RuntimeError as torch does."""
-        return super().set_state(new_state if self.place == CPU else _state_of_host(new_state))
+        """Raise RuntimeError as torch does if the state is from a generator of another type of device."""
+        return super().set_state(new_state if self.device == CPU else _state_of_host(new_state))
 
 
 class _AnyGenerator(type):
-    """`torch.Generator` while the engine runs. It creates a `_Generator`; every generator counts as its instance."""
+    """The class of `torch.Generator` while the engine runs. Calls create a `_Generator`."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator(device)
@@ -521,7 +507,7 @@ class _AnyGenerator(type):
 
 
 _ORIGINAL_GENERATOR = torch.Generator
-# The bytes of a CUDA generator's state: seed and offset. They follow the state of the CPU generator, which draws here.
+# The bytes of a CUDA generator's state: seed and offset. The simulated state has the CPU generator's state before them.
 _STATE_BYTES = 16
 
 
@@ -530,11 +516,11 @@ def _state_of_cuda(state: Tensor) -> Tensor:
 
 
 def _state_of_host(state: Tensor) -> Tensor:
-    """Return the CPU's part of a CUDA state; a state from a real GPU has none, and leaves the CPU's as it is."""
-    own = torch.get_rng_state()
-    if state.numel() not in (_STATE_BYTES, own.numel() + _STATE_BYTES):
+    """Return the CPU generator's state in a CUDA state. A state from a real GPU has none: return the current one."""
+    current = torch.get_rng_state()
+    if state.numel() not in (_STATE_BYTES, current.numel() + _STATE_BYTES):
         raise RuntimeError("RNG state is wrong size")
-    return state[:-_STATE_BYTES] if state.numel() > _STATE_BYTES else own
+    return state[:-_STATE_BYTES] if state.numel() > _STATE_BYTES else current
 
 
 def _constant(value: Any) -> Callable[..., Any]:
@@ -542,7 +528,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 class _Stream(contextlib.AbstractContextManager[Any]):
-    """A stream or an event of a simulated device. All of its work is always complete."""
+    """A stream of a simulated device. Its work is always complete."""
 
     cuda_stream = 0
 
@@ -555,59 +541,49 @@ class _Stream(contextlib.AbstractContextManager[Any]):
     def record_event(self, event: Any = None) -> Any:
         return event or _Event()
 
-    def synchronize(self, *args: Any, **kwargs: Any) -> None:
-        """Return at once, because all work is complete."""
-
+    synchronize = functools.partialmethod(_constant(None))
     record = wait = wait_event = wait_stream = synchronize
     query = functools.partialmethod(_constant(True))
     is_capturing = functools.partialmethod(_constant(False))
-    elapsed_time = functools.partialmethod(_constant(0.0))  # nothing takes time here
+    elapsed_time = functools.partialmethod(_constant(0.0))  # simulated work takes no time
 
 
 class _Event(_Stream):
-    """An event. It is a separate class because a program may test the type, and `run` counts the waits of each type."""
+    """An event: a program may test the type. `run` replaces `synchronize` in each class to count its calls."""
 
-    def synchronize(self, *args: Any, **kwargs: Any) -> None:
-        """Return at once, because all work is complete."""
+    synchronize = functools.partialmethod(_constant(None))
 
 
 class _OnDevice(contextlib.ContextDecorator):
-    """`with torch.cuda.device(1):`. The argument may also be a tensor."""
+    """`with torch.cuda.device(1):`, also with a tensor as the argument."""
 
     sim: Simulation
 
     def __init__(self, device: Any) -> None:
         # -1 is `get_device` of a tensor on the CPU and names no device.
-        given = device.device if isinstance(device, Tensor) else devices.device_of(None if device == -1 else device)
-        self.given = given if given is not None and given.type == "cuda" else None
+        named = device.device if isinstance(device, Tensor) else devices.device_of(None if device == -1 else device)
+        self.device = named if named is not None and named.type == "cuda" else None
 
     def __enter__(self) -> None:
         self.before = CURRENT.index
-        _set_device(self.sim, self.given)
+        _set_device(self.sim, self.device)
 
     def __exit__(self, *raised: object) -> None:
         CURRENT.index = self.before
 
 
-def _set_device(sim: Simulation, device: Any) -> None:
-    given = devices.device_of(device)
-    if given is not None and given.index is not None:
-        sim.use(given)
-        CURRENT.index = given.index
+def _set_device(sim: Simulation, value: Any) -> None:
+    device = devices.device_of(value)
+    if device is not None and device.index is not None:
+        sim.use(device)
+        CURRENT.index = device.index
 
 
 def _cuda_functions(sim: Simulation) -> dict[str, Any]:
     gpu = sim.gpu
     major, minor = gpu.capability
-    properties = types.SimpleNamespace(
-        name=gpu.name,
-        major=major,
-        minor=minor,
-        uuid=None,
-        warp_size=32,
-        multi_processor_count=gpu.multiprocessors,
-        total_memory=gpu.readable_bytes,
-    )
+    properties = types.SimpleNamespace(name=gpu.name, major=major, minor=minor, uuid=None, warp_size=32)
+    properties.multi_processor_count, properties.total_memory = gpu.multiprocessors, gpu.readable_bytes
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),
@@ -642,16 +618,16 @@ def _cuda_functions(sim: Simulation) -> dict[str, Any]:
     )
 
     def started(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
-        sim.use(devices.device_of(named[0]) if named else None)
+        named = (argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device)))
+        sim.use(devices.device_of(next(named, None)))
         return answer(*args, **kwargs)
 
     return {**answers, **{name: functools.partial(started, answers[name]) for name in starting}}
 
 
 def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
-    """Return the memory functions of `torch.cuda`, which give the counted memory."""
-    now, most = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
+    """Return the functions of `torch.cuda` that report the counted memory."""
+    current, peak = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
 
     def reset(*args: Any) -> None:
         memory.peak_since_reset = memory.allocated
@@ -663,8 +639,8 @@ def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
         return {**values, "num_alloc_retries": 0, "num_ooms": 0}
 
     return {
-        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), now),
-        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), most),
+        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), current),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), peak),
         **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
         "mem_get_info": lambda *args: (max(total - memory.allocated, 0), total),
         "memory_stats": stats,
@@ -685,8 +661,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
     }
 
-    def uncast() -> None:
-        """Clear the casts at the end of a region of autocast, which may be one of the CPU's."""
+    def uncast() -> None:  # torch calls this at the end of a region of autocast
         sim.casts.clear()
         clear()
 
@@ -696,7 +671,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs this version with an error
-        # DataParallel's copies, as moves that autograd follows.
+        # DataParallel's copies become moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
         (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
         (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
@@ -719,14 +694,14 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a thread of the program with the modes, because each thread needs its own."""
+        """Run a thread of the program with modes of its own: torch's modes belong to one thread."""
         with kernels.autocast_here(), torch_calls, Dispatch(sim):
             function(*args, **kwargs)
 
     set_state = torch.set_rng_state
 
     def restoring(original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that sets the state of a generator, which the host reads."""
+        """Return the function, which now refuses a state that is not on the host."""
 
         def restored(*args: Any, **kwargs: Any) -> Any:
             torch_calls.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])
@@ -748,15 +723,15 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
                 sim.placements.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward pass. Its first gradients must be on their outputs' devices; 0-dim ones are moved there."""
-        first = []
-        for place, (gradient, device) in enumerate(zip(gradients, map(torch_calls.device_of, outputs), strict=True)):
+        """Run the backward pass. A gradient must be on its output's device; a 0-dim gradient moves there."""
+        moved = []
+        for index, (gradient, device) in enumerate(zip(gradients, map(torch_calls.device_of, outputs), strict=True)):
             is_number = isinstance(gradient, Tensor) and not gradient.dim()
-            first.append(gradient.to(device) if is_number and device else gradient)
+            moved.append(gradient.to(device) if is_number and device else gradient)
             with UNSEEN():
-                text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                sim.raise_if_elsewhere("gradient", first[-1], device, "backward", text)
-        return run(outputs, tuple(first), *args, **kwargs)
+                text = f"invalid gradient at index {index} - expected device {device} but got {{}}"
+                sim.raise_if_elsewhere("gradient", moved[-1], device, "backward", text)
+        return run(outputs, tuple(moved), *args, **kwargs)
 
     return [
         *patches,
@@ -769,7 +744,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
         ),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
-        # The user's hooks, checkpoints and functions run in the backward pass, and while tensors are saved for it.
+        # The backward pass runs the user's hooks, checkpoints and functions, as does the saving of tensors for it.
         *torch_private.replacing(
             "torch.autograd._engine_run_backward", lambda run: torch_calls.again(functools.partial(backward, run))
         ),
@@ -787,10 +762,10 @@ def _grouped(torch_calls: TorchCalls, original: Any) -> Callable[..., dict[Any, 
         placed = [torch_calls.device_of(tensor) for tensor in lists[0]]
         groups = {}
         for device in dict.fromkeys(placed):
-            places = [place for place, other in enumerate(placed) if other == device]
-            part = [[column[place] for place in places] if column else column for column in lists]
-            for (real, dtype), (tensors, at) in original(part, with_indices).items():
-                groups[device or real, dtype] = (tensors, [places[place] for place in at])
+            rows = [index for index, other in enumerate(placed) if other == device]
+            selected = [[column[index] for index in rows] if column else column for column in lists]
+            for (real, dtype), (tensors, indices) in original(selected, with_indices).items():
+                groups[device or real, dtype] = (tensors, [rows[index] for index in indices])
         return groups
 
     return grouped
@@ -811,7 +786,7 @@ def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
 
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """Take the place of a function that is not simulated. The analysis stops at its line."""
+    """Stop the analysis at the line that calls a function which is not simulated."""
     raise NotImplementedError(f"{name} is not simulated")
 
 

@@ -1,8 +1,7 @@
 """Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
 
-A rank behind a slow one in a pipeline is late too, so its time of arrival does not show which rank is slow. A rank's
-own time is the time of a step without all waits for other ranks. It is compared with the time of the rank's siblings in
-its stage, and with its own earlier steps. A difference between stages is not a fault: one may have more work.
+A rank behind a slow rank is late too, so times of arrival do not show which rank is slow. A rank's own time is a step
+without the waits for other ranks. It is compared between siblings of a stage, and with earlier steps.
 """
 
 from __future__ import annotations
@@ -17,25 +16,22 @@ from gpucheck import stats
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, JobVerdict
 
-# A stage is the busiest, or a rank slower than before, by this share: work around sends differs by some percent.
+# A stage is called the busiest, or a rank slower, from this share on: work around sends differs by some percent.
 MORE = 0.1
-# The fewest steps before and after a slowdown, and the share of them that must show it.
+# The fewest steps before and after a slowdown, and the share of these steps that must show the slowdown.
 FEWEST_SIDE, NEARLY = 20, 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The input: each rank's own time in each step, and the time of each step, without the first steps."""
-
-    own_s: Mapping[int, Sequence[float]]
+    own_s: Mapping[int, Sequence[float]]  # each rank's own time in each step
     step_s: Sequence[float]
-    # The ranks that a rank sends to or receives from, and the members of each group with collectives.
-    peers: Mapping[int, Collection[int]]
-    groups: Collection[frozenset[int]]
+    peers: Mapping[int, Collection[int]]  # the ranks with which a rank exchanges data
+    groups: Collection[frozenset[int]]  # the members of each group with collectives
 
 
 def judge(pipeline: Pipeline) -> JobVerdict:
-    """Return the verdict. A `straggler` is slower than before (`since`), or else than its siblings."""
+    """Return the verdict. A `straggler` with `since` is slower than before; another is slower than its siblings."""
     own, count = pipeline.own_s, len(pipeline.step_s)
     if count < ranks_judge.FEWEST_STEPS - APART:
         return JobVerdict("not_decided", reason=ranks_judge.too_few(count + APART))
@@ -59,18 +55,18 @@ def judge(pipeline: Pipeline) -> JobVerdict:
 
 
 def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
-    """Return the ranks of each stage. Siblings share a group but exchange nothing within it. If one exchanges data with
-    a rank, the other does so with a sibling of that rank, unlike stages that share a group for tied weights."""
+    """Return the ranks of each stage. The siblings of a stage share a group and exchange no data within the group. If a
+    rank exchanges data with a peer, the rank's siblings do so with the peer's. Tied weights make no siblings."""
     peers = pipeline.peers
     apart = [group for group in pipeline.groups if not any(group & set(peers.get(rank, ())) for rank in group)]
     known = [sorted(group & pipeline.own_s.keys()) for group in apart]
     pairs = {frozenset(pair) for ranks in known for pair in itertools.combinations(ranks, 2)}
 
     def are_siblings(a: int, b: int) -> bool:
-        mine, others = set(peers.get(a, ())), set(peers.get(b, ()))
-        if len(mine) != len(others) or mine & others:
+        peers_a, peers_b = set(peers.get(a, ())), set(peers.get(b, ()))
+        if len(peers_a) != len(peers_b) or peers_a & peers_b:
             return False
-        return all(any(frozenset((x, y)) in pairs for y in others) for x in mine)
+        return all(any(frozenset((x, y)) in pairs for y in peers_b) for x in peers_a)
 
     stage_of = {rank: rank for rank in pipeline.own_s}
     for a, b in sorted(map(sorted, pairs)):
@@ -84,7 +80,7 @@ def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
 
 
 def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[int, float]:
-    """Return the ranks of a stage whose own time is longer than that of the others, with the difference."""
+    """Return the ranks of a stage whose own time is longer than the others', each with the difference in seconds."""
     late: dict[int, list[float]] = {rank: [] for rank in own}
     for values in zip(*own.values(), strict=True):
         ordered = sorted(values)
@@ -97,7 +93,7 @@ def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[i
 
 
 def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) -> int | None:
-    """Return the index of the step from which a rank's own time and the job's step time are longer, or None."""
+    """Return the index of the step from which on a rank's own time and the job's step time are longer, or None."""
     sums, count = [0.0, *itertools.accumulate(own)], len(own)
     places = range(FEWEST_SIDE, count - FEWEST_SIDE + 1)
     if not places:
@@ -121,7 +117,7 @@ def _gain(values: Sequence[float], at: int) -> float:
 
 
 def _busiest(all_stages: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
-    """Return the ranks of the stages whose own time stands out, at most half of the stages; empty if none does."""
+    """Return the ranks of the stages with the longest own time: at most half of the stages, or none."""
     series = [
         [*map(statistics.fmean, zip(*(pipeline.own_s[rank] for rank in stage), strict=True))] for stage in all_stages
     ]

@@ -87,7 +87,7 @@ FIXES = [
     (
         "def ones():\n    return torch.ones(3)\nclass Net(nn.Module):\n    def forward(self, x):\n"
         "        return x + ones()",
-        "create it on the right device, or move it there: the device of what it is used with",
+        "create it on the right device, or move it there: the device of the other operand",
     ),
 ]
 

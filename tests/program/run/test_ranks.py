@@ -152,8 +152,7 @@ def test_work_of_every_nth_step_is_named_with_its_period() -> None:
         "most of it for rank 1 in every 20th step, 3 times: at least 83 steps are needed to tell it from chance"
     )
     # By turns nobody, and without a pattern no period.
-    third = ranks_judge.Period(3, range(1, 9, 3), 4.0)
-    assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == third
+    assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == (range(1, 9, 3), 4.0)
     assert ranks_judge.period([1.0, 5.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0, 1.0]) is None
     numbers = {2: "2nd", 3: "3rd", 5: "5th", 11: "11th", 13: "13th", 21: "21st", 112: "112th"}
     assert {number: ranks_judge.ordinal(number) for number in numbers} == numbers
@@ -186,7 +185,7 @@ def test_what_clocks_may_be_off_is_no_lateness() -> None:
     assert ranks_judge.judge(table(own)).ranks == (3,)
     unclear = ranks_judge.judge(table(own, error=0.005))
     assert (unclear.outcome, unclear.ranks) == ("not_decided", ())
-    assert unclear.reason == "the hosts' clocks are compared to 5 ms: a late rank may not be seen"
+    assert unclear.reason == "the hosts' clocks may differ by 5 ms, which may hide a late rank"
     assert ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step)], error=0.001)).outcome == "alike"
 
 
@@ -287,7 +286,7 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert finding.verdict == "warn"
     assert finding.title == "rank 1 holds up the job"
     assert finding.message == (
-        "rank 1 (cpu, node1) is last in 100 % of steps and costs 20.0 ms of a step of 120 ms; before it, DataLoader at "
+        "rank 1 (cpu, node1) is last in 100 % of steps and costs 20.0 ms of a step of 120 ms; DataLoader at "
         "/job/train.py:31 takes 20.0 ms longer than on its siblings"
     )
     page = text.blocks(report_of(result), verbose=False)
@@ -341,7 +340,7 @@ def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path)
         head = [{"say": "clock", "at_ns": at, "offset_ns": offset, "error_ns": 0} for at, offset in clocks]
         write(tmp_path, rank, [*head, *lines], hosts=True)
     result = rank_files.result(tmp_path)
-    assert result.outcome == "not_decided" and "clocks are compared to 93.8 ms" in result.reason
+    assert result.outcome == "not_decided" and "clocks may differ by 93.8 ms" in result.reason
     # 10 ms in 30 s is NTP's own pace.
     assert rank_files.RankRecord(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
 
@@ -396,7 +395,7 @@ def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record
         return ranks_findings.findings(result)[0].verdict, result.reason
 
     assert judged(0, True) == ("warn", "")
-    assert judged(80, True) == ("inconclusive", "ranks send and receive with NCCL: who waits for whom is in no record")
+    assert judged(80, True) == ("inconclusive", "ranks send and receive with NCCL, which records no waits")
     assert judged(0, False) == ("inconclusive", "sends and receives were not counted on all ranks")
 
 
@@ -525,7 +524,7 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
 
     # A process that ends at once takes with it what was not yet read.
     assert judged(0, 40) == "40 steps: at least 60 are needed"
-    assert judged(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
+    assert judged(0, 80) == "0 of 80 steps are recorded: the others were lost with a process"
     assert judged(80, 80, "reduce").startswith("no collective was seen in which all ranks wait")
 
 
@@ -661,7 +660,7 @@ def test_ranks_that_wait_for_each_other_are_not_missing(tmp_path: Path) -> None:
             "rank 0 waits in all_reduce number 1 of group a for 5.00 s; "
             "rank 1 waits in another collective at /job/train.py:11"
         )
-        assert finding.fix == "make them in one order on all ranks, whatever their group"
+        assert finding.fix == "make the collectives of all groups in the same order on all ranks"
 
 
 def test_all_ranks_in_a_call_are_not_cleared(tmp_path: Path) -> None:
@@ -673,9 +672,9 @@ def test_all_ranks_in_a_call_are_not_cleared(tmp_path: Path) -> None:
         (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
         return finding_of(tmp_path, "run.ranks.hang").message
 
-    assert judged("broadcast").endswith("its root, sizes or order may differ, or the network failed")
+    assert judged("broadcast").endswith("the root, sizes or order may differ, or the network failed")
     assert judged("all_reduce", "broadcast", "all_reduce") == (
-        "ranks 0–2 wait in call number 2 of group 0 for 5.00 s; the ranks do not make the same calls"
+        "ranks 0–2 wait in call number 2 of group 0 for 5.00 s; the ranks make different calls"
     )
 
 
@@ -893,7 +892,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
     finding = finding_of(tmp_path, "run.ranks.ended")
-    unknown = "after 7 steps; which of them was first is unknown: the clocks of the hosts could not be compared"
+    unknown = "after 7 steps; which rank was first is unknown: the clocks of the hosts could not be compared"
     assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
 

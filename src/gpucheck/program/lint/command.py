@@ -20,44 +20,42 @@ from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
 
-# Folders without source of the project's own.
+# Folders that do not contain the project's source.
 _SKIPPED = frozenset(
     {"node_modules", "__pycache__", "build", "dist", "site-packages", "venv", "env", "__pypackages__", "_build"}
 )
-# Frames of Python; a level of nesting takes about three.
-_DEPTH = 5000
-# Files between two steps of the progress, about five seconds of work; fewer files need none.
-_STEP = 500
+_DEPTH = 5000  # frames of Python; a level of nesting takes about three
+_STEP = 500  # files between two steps of the progress, about five seconds of work
 
 
 def command(options: LintOptions, emit: Emit) -> None:
     """Judge every file below the paths. Raises UsageError for a path that does not exist."""
-    chosen = options.rules
+    rules = options.rules
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
-    taken = frozenset(rule.id for rule in chosen)
+    ids = frozenset(rule.id for rule in rules)
     files: dict[str, str] = {}
-    for path in (path for given in paths for path in _below(given)):
+    for path in (path for argument in paths for path in _below(argument)):
         files.setdefault(os.path.abspath(path) if path != "-" else path, path)
-    with with_room():
-        for at, path in enumerate(files.values()):
-            if at and at % _STEP == 0:
-                emit(Progress("reading", at, len(files)))
-            _judge_file(path, taken, counts, emit)
+    with deep_recursion():
+        for index, path in enumerate(files.values()):
+            if index and index % _STEP == 0:
+                emit(Progress("reading", index, len(files)))
+            _judge_file(path, ids, counts, emit)
     read = counts["files"]
     if not (read or counts["unread"]):
         title = f"no Python files in {', '.join(paths)}"
-        emit(Judged(Finding("lint.files", "skip", title, "a folder is searched for *.py")))
+        emit(Judged(Finding("lint.files", "skip", title, "lint searches folders for *.py")))
     elif not (counts["found"] or counts["unread"]):
-        rules = f"{len(chosen)} rule{'s' * (len(chosen) != 1)}"
-        title = f"no mistake that lint can see ({rules}) in {read} file{'s' * (read != 1)}"
+        number = f"{len(rules)} rule{'s' * (len(rules) != 1)}"
+        title = f"no mistake that lint can see ({number}) in {read} file{'s' * (read != 1)}"
         emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
-    rows = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
+    rows = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in rules)
     emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], rows)))
 
 
-def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
-    # JSON and terminals take only text, so undecodable bytes of a name are replaced.
+def _judge_file(path: str, ids: frozenset[str], counts: Counter[str], emit: Emit) -> None:
+    # JSON and terminals accept only text, so undecodable bytes in the name are replaced.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     is_notebook = path.endswith(".ipynb")
     counts["files"] += not is_notebook
@@ -71,14 +69,14 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
         emit(Judged(Finding("lint.unreadable", verdict, "the file was not judged", error.why, evidence, fix)))
         return
     for finding, is_ignored in judged:
-        if finding.id in taken:
+        if finding.id in ids:
             counts["ignored" if is_ignored else "found"] += 1
             if not is_ignored:
                 emit(Judged(replace(finding, evidence={"file": name, **finding.evidence})))
 
 
 def _bytes(path: str) -> bytes:
-    """Return a file's bytes, or those of standard input. Reads no more than can be judged. Raises Unreadable."""
+    """Return the bytes of a file or of standard input, at most `MOST_BYTES` and one more. Raises Unreadable."""
     if path.endswith(".ipynb"):
         raise Unreadable("notebooks are not read")
     try:
@@ -92,27 +90,27 @@ def _bytes(path: str) -> bytes:
         raise Unreadable(f"it cannot be read: {os.strerror(error.errno or 0)}") from error
 
 
-def _below(given: str) -> Iterator[str]:
+def _below(path: str) -> Iterator[str]:
     """Yield the file itself, or a folder's Python files. Raises UsageError for a path that does not exist."""
-    if given == "-" or os.path.isfile(given):
-        yield given
+    if path == "-" or os.path.isfile(path):
+        yield path
         return
-    if not os.path.isdir(given):
-        what = "is neither a file nor a folder" if os.path.exists(given) else "does not exist"
-        raise UsageError(f"{given!r} {what}", "", "name a file or a folder")
+    if not os.path.isdir(path):
+        problem = "is neither a file nor a folder" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"{path!r} {problem}", "", "name a file or a folder")
     unread: list[OSError] = []
-    for folder, folders, files in os.walk(given, onerror=unread.append):
-        # Hidden ones, those made by tools, and virtual environments hold no source of the project.
-        own = [name for name in folders if not (name.startswith(".") or name in _SKIPPED)]
-        folders[:] = sorted(name for name in own if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
+    for folder, folders, files in os.walk(path, onerror=unread.append):
+        visible = [name for name in folders if not (name.startswith(".") or name in _SKIPPED)]
+        # A folder with a pyvenv.cfg is a virtual environment.
+        folders[:] = sorted(name for name in visible if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
         source = [name for name in sorted(files) if name.endswith((".py", ".pyw"))]
         yield from (os.path.normpath(os.path.join(folder, name)) for name in source)
     yield from (os.path.normpath(error.filename) for error in unread)  # an unreadable folder must not count as passed
 
 
 @contextlib.contextmanager
-def with_room() -> Iterator[None]:
-    """Run without the garbage collector, a third of the time, and with trees as deep as a thousand `elif`."""
+def deep_recursion() -> Iterator[None]:
+    """Allow trees as deep as a thousand `elif`. Stop the garbage collector, which would take a third of the time."""
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
     gc.disable()
@@ -124,9 +122,9 @@ def with_room() -> Iterator[None]:
             gc.enable()
 
 
-# A file without any of these words has no device to be wrong about.
+# A file without any of these words uses no device.
 _WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
-# Parameters of forward that are counts, by their names; and parameters whose type their names do not show.
+# Words in the names of forward's parameters that are counts. Then names that do not show the parameter's type.
 _COUNTS = {"n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j"}
 _ANYTHING = ("batch", "data", "inputs", "batched_inputs", "features", "samples", "config")
 _TENSORS = ("Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor")
@@ -136,7 +134,6 @@ class ScopeAnalysis(Expressions):
     """Analyse one function of a file, or its module level, once."""
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
-        """Analyse these statements in order, up to one that leaves the block."""
         for statement in body:
             if self.flow.dead:
                 return
@@ -166,7 +163,7 @@ class ScopeAnalysis(Expressions):
         self.no_graph += self._may_stop_graphs(node.value)
 
     def _may_stop_graphs(self, node: ast.expr) -> bool:
-        """Return whether this is `torch.set_grad_enabled(…)` of anything but True."""
+        """Return whether the node is `torch.set_grad_enabled(…)` with another argument than True."""
         if not isinstance(node, ast.Call) or not self.dotted(node.func).endswith(".set_grad_enabled"):
             return False
         return getattr(node.args[0] if node.args else None, "value", None) is not True
@@ -184,7 +181,7 @@ class ScopeAnalysis(Expressions):
             self._store(node, node.target, known, node.value)
 
     def _store(self, node: ast.stmt, target: ast.expr, known: Value, value: ast.expr) -> None:
-        """Assign to one target; each of several targets at once gets its part."""
+        """Assign a value to a target. The targets of a tuple get the value's parts."""
         if isinstance(target, (ast.Tuple, ast.List)):
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
             parts = parts if len(parts) == len(target.elts) else [value] * len(target.elts)
@@ -210,7 +207,7 @@ class ScopeAnalysis(Expressions):
         self.bind(target, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
-        """Check a sum such as `total = total + loss`. Mistakes inside its parts have been reported already."""
+        """Check a sum such as `total = total + loss`. Mistakes inside the operands are already reported."""
         text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
             if text in tensors.texts(mine) and not any(isinstance(inner, ast.Call) for inner in walk(mine)):
@@ -227,7 +224,7 @@ class ScopeAnalysis(Expressions):
             tensors.summed_loss(self, node, node.target, node.value, added, before)
         if key := self.key(node.target):
             result = self.combined(node.value, [before, added])
-            # x -= y changes a tensor in place: it is the same object.
+            # x -= y changes a tensor in place, so the name keeps its object.
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
     def visit_Delete(self, node: ast.Delete) -> None:
@@ -264,7 +261,7 @@ class ScopeAnalysis(Expressions):
         self._loop(node, None, self.test(node.test))
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
-        """Analyse a loop twice: first to find the values that one pass leaves to the next, then to report."""
+        """Analyse a loop twice: the first pass finds the values at its end, and the second reports mistakes."""
         self.loops.append(node)
         before = self.flow.copy()
         for quiet in (1, 0) if not self.quiet else (1,):
@@ -285,7 +282,7 @@ class ScopeAnalysis(Expressions):
             context = item.context_expr
             known = self.value(context)
             dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
-            # `with context:` may be anything.
+            # A context with a plain name may stop graphs.
             self.no_graph += (
                 dotted in tables.NO_GRAPH or isinstance(context, ast.Name) or self._may_stop_graphs(context)
             )
@@ -329,7 +326,7 @@ class ScopeAnalysis(Expressions):
         self.flow = ends
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Scope:
-        """Walk through a function, at its first call, and return its effect. A recursive call has no known effect."""
+        """Analyse a function at its first call, and return the scope. A recursive call has no known effect."""
         known = self.file.effects.get(id(function))
         if known is not None:
             return known
@@ -354,7 +351,7 @@ class ScopeAnalysis(Expressions):
         return run
 
     def end(self) -> None:
-        """Walk through the functions and classes that were defined on the way, with what is known at the end."""
+        """Analyse the functions and classes that the scope defines, with the values at the scope's end."""
         for function in self.nested:
             self.effect_of(function)
         for node in self.classes:
@@ -414,7 +411,7 @@ class ScopeAnalysis(Expressions):
         return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
 
     def _annotations(self, node: ast.expr | None) -> Iterator[str]:
-        """Return the names in an annotation that the value may have: `Tensor` for `Optional[Tensor]`."""
+        """Yield the name of an annotated type: `Tensor` for `Optional[Tensor]`."""
         match node:
             case ast.Constant(str() as text):
                 yield text.strip("'\" ").removesuffix(" | None")
@@ -434,12 +431,12 @@ class ScopeAnalysis(Expressions):
             inherited |= self._gathered(member)
         owner.attributes = inherited
         outside = ScopeAnalysis(self.file, None, node, "", self.visible())
-        # Forward first: the methods that it calls are walked through with its arguments.
+        # Forward is first, so that the methods that it calls are analysed with its arguments.
         for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
             outside.effect_of(function, owner)
 
     def _gathered(self, owner: Class) -> dict[str, Value]:
-        """Return the attributes that a class's set-up methods leave in self."""
+        """Return the attributes of self after a class's set-up methods."""
         if owner.attributes is not None:
             return owner.attributes
         owner.attributes = {}
@@ -470,12 +467,11 @@ class ScopeAnalysis(Expressions):
         return owner.attributes
 
 
-# Methods that run before forward does, with what they call.
 _SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
 
 
 def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
-    """Return the value of a parameter of forward without an annotation."""
+    """Return the value of a parameter of forward that has no annotation."""
     if function.name in tables.FRAMEWORK_STEPS:
         return Value("batch", "input") if is_first else UNKNOWN
     words = name.split("_")
@@ -487,7 +483,7 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
 
 
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
-    """Return the mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
+    """Return the mistakes in a file, by line, each with whether a comment ignores the mistake. Raises Unreadable."""
     try:
         file = facts.parse(data)
         if not any(word in data for word in _WORDS):
@@ -497,7 +493,7 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         whole.statements(file.tree.body)
         whole.end()
         file.effects.clear()
-        # Without these reference cycles Python frees everything at once, and the garbage collector has nothing to do.
+        # Without these reference cycles, Python frees all objects and needs no garbage collector.
         file.parents.clear()
     except (RecursionError, MemoryError) as error:
         raise Unreadable("its expressions are nested too deeply") from error

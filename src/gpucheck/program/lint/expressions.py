@@ -1,4 +1,4 @@
-"""Evaluate expressions as far as their values are known. Each kind of expression and call has a function."""
+"""Evaluate expressions as far as lint knows their values. Each kind of expression and of call has a function."""
 
 from __future__ import annotations
 
@@ -25,20 +25,18 @@ class Expressions(Scope):
         return visit(node)
 
     def test(self, node: ast.expr) -> Value:
-        """Return the value of an expression that the host must read, such as a condition or a part of an f-string."""
+        """Return the value of an expression that the host reads, such as a condition or a part of an f-string."""
         known = self.value(node)
         tensors.waited(self, [known])
         return known
 
     def below(self, node: ast.AST) -> Value:
-        """Check the calls in the expressions that are children of a node."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)
         return UNKNOWN
 
     def named(self, name: str) -> Value:
-        """Return the known value of a name in this function or in an enclosing scope."""
         outer = {} if name in self.local_names else self.outer
         return self.flow.names.get(name) or outer.get(name, UNKNOWN)
 
@@ -121,12 +119,11 @@ class Expressions(Scope):
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         if "items" in (left.kind, right.kind):
-            # [a] * 3, [a] + [b]
             return left if left.kind == "items" and right.kind != "items" else join(left, right)
         return self.combined(node, [left, right])
 
     def combined(self, node: ast.expr, values: list[Value]) -> Value:
-        """Return the result of an operation on these values, which must be on one device: that of the known tensors."""
+        """Return the result of an operation on values, which must be on one device."""
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
         tensors.read(self, node, values)
         tensors.mixed_devices(self, node, values)
@@ -136,7 +133,7 @@ class Expressions(Scope):
         result = all_of(operands) or UNKNOWN
         places = {value.place for value in operands}
         if len(places) > 1:
-            # Operands on two devices are a tensor and a CPU scalar, or a mistake that is reported for this line.
+            # One operand is a CPU scalar, or the line has a mistake that is reported.
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         called = facts.called_name(node) if isinstance(node, ast.Call) else ""
@@ -205,7 +202,7 @@ class Expressions(Scope):
             if index.is_tensor and base.place == "default":
                 tensors.mixed_devices(self, node, [base, index])
             tensors.waited(self, [index])  # the host waits for the number of elements that a mask selects
-            # Slices keep the dimensions, a tensor of indices has its own, and an integer removes one.
+            # Slices keep the dimensions, and an integer removes one. The result has the dimensions of an index tensor.
             keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
             is_new = keeps and any(getattr(part, "value", 0) is None for part in parts)
             ndim = DIMENSIONS if is_new or index.ndim == DIMENSIONS else base.ndim if keeps else None
@@ -300,7 +297,7 @@ class Expressions(Scope):
         return UNKNOWN
 
     def _named_attribute(self, given: CallArgs) -> Value:
-        """Evaluate `getattr(self, "name")` or `setattr(self, "name", value)` as an access to the attribute."""
+        """Evaluate `getattr(self, "name")` or `setattr(self, "name", value)` as if it were `self.name`."""
         match given.node.args:
             case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
                 attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
@@ -327,8 +324,7 @@ class Expressions(Scope):
             return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
         if facts.is_module_class(name):
             return self._new_module(given, name)
-        if name in tables.LOADERS:
-            # A custom `collate_fn` may return anything as a batch.
+        if name in tables.LOADERS:  # a custom `collate_fn` may return anything as a batch
             return UNKNOWN if given.open or given.named.get("collate_fn", NONE).kind != "none" else Value("loader")
         if name in ("copy.deepcopy", "copy.copy") and given.args:
             return replace(given.args[0], attribute="", made=node)
@@ -348,7 +344,7 @@ class Expressions(Scope):
         return NUMBER if name.startswith("math.") else UNKNOWN
 
     def _of_torch_function(self, given: CallArgs, name: str) -> Value:
-        """Return the result of a torch function. Its tensors must be on one device, and the result is there too."""
+        """Return the result of a torch function, which is on the device of the function's tensors."""
         where, _, last = name.rpartition(".")
         if last in tables.NEEDS_VALUES:
             tensors.waited(self, given.all)
@@ -361,12 +357,12 @@ class Expressions(Scope):
             ndim = None if getattr(given.argument("reduction"), "value", "mean") == "none" else SCALAR
             return Value("tensor", result.place, ndim, given.node, graph=self._has_graph(given))
         if not result.is_tensor:
-            # Functions of torch.nn.functional return a tensor even if their arguments are unknown.
+            # torch.nn.functional returns a tensor even if the arguments are unknown.
             return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
         return _shaped(result, last, given, is_method=False)
 
     def _has_graph(self, given: CallArgs) -> bool:
-        """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
+        """Return whether a loss has a graph. A loss of an unknown value has a graph unless the code stops graphs."""
         first = given.first()
         if self.no_graph or not given.args or first.kind:
             return not self.no_graph and (first.graph or first.kind == "parameter")
@@ -377,7 +373,7 @@ class Expressions(Scope):
         place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
         if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
             first = given.first()
-            # These functions keep a tensor's device, and an unknown value may be a tensor.
+            # The new tensor is on the device of a tensor argument. An unknown argument may be a tensor.
             is_plain = first.kind in ("number", "items", "none") or (not first.kind and not self.in_forward)
             place = "default" if is_plain else first.place
         if place == "cuda":
@@ -386,7 +382,7 @@ class Expressions(Scope):
         return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
     def _place_of(self, given: CallArgs) -> str:
-        """Return the place of a factory's new tensor: the CPU, unless an argument or a default names another."""
+        """Return the `Value.place` of a factory's new tensor."""
         if "device" in given.named:
             known = given.named["device"]
             return known.place if known.kind == "device" else ""
@@ -406,7 +402,7 @@ class Expressions(Scope):
         return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
     def _of_module(self, given: CallArgs, module: Value) -> Value:
-        """Return the result of a module's call. Arguments of a torch.nn module must be on the module's device."""
+        """Return the result of a module's call, and check the devices of a torch.nn module's arguments."""
         is_torchs = module.name.startswith("torch.nn.")
         if _takes_tensors(module):
             tensors.read(self, given.node, given.all)
@@ -423,8 +419,7 @@ class Expressions(Scope):
         name = func.attr
         if name in tables.WAITS and receiver.kind in ("", "name"):
             self.flow.settle()
-        if name in ("cuda", "to") and not self.quiet:
-            # Moving anything to a GPU starts CUDA.
+        if name in ("cuda", "to") and not self.quiet:  # any move to a GPU starts CUDA
             target = given.first("device")
             if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
                 processes.on_gpu(self, given.node)
@@ -446,7 +441,7 @@ class Expressions(Scope):
         if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
             return Value("tensor", "cpu", pending=given.node)
         if name == "cpu" or name in tables.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
-            # A blocking copy to the host also waits for the copies before it.
+            # A blocking copy to the host also waits for the earlier copies.
             self.flow.settle()
         return UNKNOWN
 
@@ -482,7 +477,7 @@ class Expressions(Scope):
     def _moved(self, given: CallArgs, receiver: Value, name: str) -> Value:
         target = given.first("device")
         place = name if name in ("cpu", "cuda") else ""
-        # Some calls change only the dtype: .to(torch.float16), .to(x.dtype), .to(dtype=…).
+        # A call such as .to(torch.float16), .to(x.dtype) or .to(dtype=…) changes only the dtype.
         what = ast.unparse(given.node.args[0]) if given.node.args else " ".join(given.named)
         is_type = "device" not in given.named and ("dtype" in what or target.name.startswith("torch."))
         if name == "to" and is_type:
@@ -494,15 +489,14 @@ class Expressions(Scope):
         pending = given.node if to_host and not is_done else None
         if to_host and pending is None and receiver.pending is None:
             self.flow.settle()
-        if to_host and receiver.leaf:
-            # For a tensor that is on the CPU already, this returns the tensor itself.
+        if to_host and receiver.leaf:  # the result is the tensor itself if the tensor was on the CPU
             return replace(receiver, place="cpu", pending=pending)
         is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
         moved = given.node if is_leaf else receiver.moved
         return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
 
     def _copied(self, given: CallArgs, receiver: Value) -> Value:
-        """Return the receiver of `host.copy_(x, non_blocking=True)`, marked as pending."""
+        """Return the receiver of `copy_`, as pending after a non-blocking copy to the host."""
         source = given.first()
         is_late = given.is_true("non_blocking") or True in (getattr(node, "value", 0) for node in given.node.args[1:])
         is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
@@ -510,7 +504,7 @@ class Expressions(Scope):
         return self._in_place(given, replace(receiver, pending=given.node)) if is_pending else receiver
 
     def _in_place(self, given: CallArgs, result: Value) -> Value:
-        """Bind the result of an in-place method to the name that it was called on, and return it."""
+        """Return the result of an in-place method, and bind the receiver's name to the result."""
         func = given.node.func
         if isinstance(func, ast.Attribute) and (key := self.key(func.value)):
             self.flow.names[key] = result
@@ -538,8 +532,7 @@ class Expressions(Scope):
             if key:
                 tensors.kept_module(self, given.node, key, added)
                 tensors.kept_loss(self, given.node, key, added)
-                # A container that is still empty has no item to join with.
-                item = join(receiver.item, added) if receiver.item is not None else added
+                item = join(receiver.item, added) if receiver.item is not None else added  # None while empty
                 self.flow.names[key] = replace(receiver, item=item, parts=())
             return UNKNOWN
         if name == "items":
@@ -563,8 +556,7 @@ class Expressions(Scope):
         if function is None:
             takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
             if self.in_forward and name in self.attributes and takes_input:
-                # A module that was passed to the class returns one or more tensors on the input's device.
-                return Value("batch", "input")
+                return Value("batch", "input")  # a module that the caller passed to the class returns tensors
             return self._of_unknown(given, name)
         effect = self.effect_of(function, self.owner, given.args)
         if facts.method_kind(function) == "property":  # this calls the property's value, not a method
@@ -575,13 +567,13 @@ class Expressions(Scope):
 
 
 def _by_name(name: str) -> Value:
-    """Return a loader for a name such as `train_loader`, and UNKNOWN for any other."""
+    """Return a loader for a name such as `train_loader`, and UNKNOWN for other names."""
     last = name.lower().rpartition("_")[2]
     return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
 def _dimensions(given: CallArgs, name: str) -> int | None:
-    """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has dimensions."""
+    """Return DIMENSIONS if a factory's tensor certainly has dimensions, else None."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:
@@ -592,12 +584,11 @@ def _dimensions(given: CallArgs, name: str) -> int | None:
         return None
     if isinstance(first, (ast.Tuple, ast.List)):
         return None if all(isinstance(element, ast.Starred) for element in first.elts) else DIMENSIONS
-    # A single name is a length or a shape. Programs do not pass an empty shape by name.
-    return DIMENSIONS if first is not None else None
+    return DIMENSIONS if first is not None else None  # a single name is a length, or a shape that is not empty
 
 
 def _takes_tensors(module: Value) -> bool:
-    """Return whether a call combines its arguments with parameters, as torch.nn classes and their Sequential do."""
+    """Return whether a module is a torch.nn class, or a Sequential of them, that combines its arguments."""
     if module.name == "torch.nn.Sequential":
         first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
         return _takes_tensors(first)
@@ -605,7 +596,7 @@ def _takes_tensors(module: Value) -> bool:
 
 
 def _shaped(result: Value, name: str, given: CallArgs, *, is_method: bool) -> Value:
-    """Return the result with its dimensions. A full reduction has none, and one over a dimension has one fewer."""
+    """Return the result with its dimensions: 0 after a full reduction, unknown after a reduction over a dimension."""
     if name in tables.WITH_DIMENSIONS:
         return replace(result, ndim=DIMENSIONS)
     if name not in tables.REDUCTIONS:

@@ -1,5 +1,4 @@
-"""Facts about a file during its analysis: its tree with the comments that make `lint` ignore a mistake, its imports,
-classes and functions by name, and what is known of values, of a function, and at one place in it."""
+"""The facts that `lint` collects about a file: tree, ignore comments, imports, classes, functions, and known values."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(slots=True)
 class Class:
-    """A class: its methods by name, the dotted names of its bases, and whether its objects are modules."""
+    """A class of the analysed file. Bases are dotted names."""
 
     node: ast.ClassDef
     methods: dict[str, Function]
@@ -45,47 +44,37 @@ class Class:
     is_module: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
-    # The class makes parameters, buffers, or modules that may have some.
-    has_state: bool = False
-    # Attributes that are passed to a call, as in `nn.Sequential(*self.layers)`.
-    handed_on: set[str] = field(default_factory=set)
-    # Methods that forward, or a step of Lightning, calls; and methods of a dataset that run in forked workers.
-    forwards: set[str] = field(default_factory=set)
-    in_workers: set[str] = field(default_factory=set)
-    # The attributes that the class's set-up methods assign to self; None before these methods were analysed.
+    has_state: bool = False  # the class creates parameters, buffers, or modules that may have them
+    passed_on: set[str] = field(default_factory=set)  # attributes in a call's arguments: `nn.Sequential(*self.layers)`
+    forwards: set[str] = field(default_factory=set)  # methods that forward, or a step of Lightning, calls
+    in_workers: set[str] = field(default_factory=set)  # methods of a dataset that run in forked workers
+    # The attributes that the set-up methods assign to self; None before these methods were analysed.
     attributes: dict[str, Value] | None = None
 
 
 @dataclass(slots=True)
 class File:
-    """A file during its analysis: its tree, names, processes, and the mistakes so far."""
-
     tree: ast.Module
-    # The source lines, line 1 at index 0; and the IDs in ignore comments, by line from 1 (an empty set: every rule).
-    lines: list[str]
-    ignored: dict[int, frozenset[str]]
-    # The dotted path of each imported name.
-    imports: dict[str, str] = field(default_factory=dict)
+    lines: list[str]  # the source lines, line 1 at index 0
+    ignored: dict[int, frozenset[str]]  # the rules that comments ignore, by line from 1; an empty set ignores all
+    imports: dict[str, str] = field(default_factory=dict)  # the dotted path of each imported name
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
-    # Names that a function assigns in an outer scope. A value that one function reads proves nothing in another.
+    # Names that a function assigns in an outer scope. Each function may see another value.
     shared: set[str] = field(default_factory=set)
-    # Names that are given 0, False or None somewhere.
-    zeros: set[str] = field(default_factory=set)
+    zeros: set[str] = field(default_factory=set)  # names that get 0, False or None somewhere
     has_default_device: bool = False
-    # Functions that run in forked DataLoader workers: by name, lambdas by id.
-    in_workers: set[str | int] = field(default_factory=set)
+    in_workers: set[str | int] = field(default_factory=set)  # functions in forked workers: names, and ids of lambdas
     starts_children: bool = False
     spawns: bool = False
-    # The mistakes by line, column and rule, each with whether a comment ignores it.
+    # The mistakes by line, column and rule, each with whether a comment ignores the mistake.
     mistakes: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
-    # The effects of functions by id, each with the place where the function was defined.
-    effects: dict[int, Scope] = field(default_factory=dict)
-    parents: dict[int, Scope] = field(default_factory=dict)
+    effects: dict[int, Scope] = field(default_factory=dict)  # the analysed functions, by id
+    parents: dict[int, Scope] = field(default_factory=dict)  # the scopes that define them, by the function's id
 
     def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
-        """Return `nn.Linear` as `torch.nn.Linear`; empty if it is not imported, or if a local name hides it."""
+        """Return `nn.Linear` as `torch.nn.Linear`; empty for a name that is not imported or that a local name hides."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -94,31 +83,31 @@ class File:
             return ""
         return ".".join([self.imports[node.id], *reversed(parts)])
 
-    def family(self, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
+    def family(self, member: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
         """Yield a class and its bases in the file, the class first."""
-        yield own
-        for name in own.bases:
+        yield member
+        for name in member.bases:
             base = self.classes.get(name)
-            if base is not None and base is not own and name not in below:
-                yield from self.family(base, (*below, own.node.name))
+            if base is not None and base is not member and name not in below:
+                yield from self.family(base, (*below, member.node.name))
 
-    def method(self, own: Class | None, name: str) -> Function | None:
+    def method(self, owner: Class | None, name: str) -> Function | None:
         """Return the method of this name in the class or its nearest base in the file."""
-        members = self.family(own) if own is not None else ()
+        members = self.family(owner) if owner is not None else ()
         return next((member.methods[name] for member in members if name in member.methods), None)
 
-    def reachable(self, own: Class, roots: Iterable[str]) -> set[str]:
-        """Return the given methods and all that they call on self, except __init__."""
+    def reachable(self, owner: Class, roots: Iterable[str]) -> set[str]:
+        """Return the names of existing `roots` and of all methods that they call on self, except __init__."""
         reached: set[str] = set()
-        todo = [name for name in roots if self.method(own, name) is not None]
+        todo = [name for name in roots if self.method(owner, name) is not None]
         while todo:
             name = todo.pop()
-            function = None if name in reached else self.method(own, name)
+            function = None if name in reached else self.method(owner, name)
             reached.add(name)
             for node in walk(function) if function is not None else ():
                 called = self_attribute(node.func if isinstance(node, ast.Call) else node)
-                inner = self.method(own, called) if called else None
-                if inner is not None and (isinstance(node, ast.Call) or method_kind(inner) == "property"):
+                method = self.method(owner, called) if called else None
+                if method is not None and (isinstance(node, ast.Call) or method_kind(method) == "property"):
                     todo.append(called)
         return reached
 
@@ -150,23 +139,23 @@ def read_names(file: File) -> None:
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
     file.functions = {statement.name: statement for statement in file.tree.body if isinstance(statement, Function)}
-    for own in file.classes.values():
-        own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
-    has_datasets = _read_processes(file)
-    for own in file.classes.values():
-        bases = [name for member in file.family(own) for name in member.bases]
-        own.is_module = any(map(is_module_class, bases))
-        own.has_state = any(member.has_state for member in file.family(own))
-        own.is_lightning = any("Lightning" in name for name in bases)
-        own.forwards = file.reachable(own, tables.FORWARDS) - {"__init__"} if own.is_module else set()
+    for owner in file.classes.values():
+        owner.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in owner.node.bases)
+    may_have_workers = _read_processes(file)
+    for owner in file.classes.values():
+        bases = [name for member in file.family(owner) for name in member.bases]
+        owner.is_module = any(map(is_module_class, bases))
+        owner.has_state = any(member.has_state for member in file.family(owner))
+        owner.is_lightning = any("Lightning" in name for name in bases)
+        owner.forwards = file.reachable(owner, tables.FORWARDS) - {"__init__"} if owner.is_module else set()
         is_dataset = any(name in tables.DATASETS or name.startswith("torchvision.datasets.") for name in bases)
-        if is_dataset and has_datasets:
+        if is_dataset and may_have_workers:
             iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
-            own.in_workers = file.reachable(own, ("__getitem__", "__getitems__", *iterates)) - {"__init__"}
+            owner.in_workers = file.reachable(owner, ("__getitem__", "__getitems__", *iterates)) - {"__init__"}
 
 
 def bound_in(function: Function) -> tuple[set[str], set[str]]:
-    """Return the names that a function binds: its own, and those of the file or of an enclosing function."""
+    """Return the names that a function binds: local names, and names of the file or of an enclosing function."""
     bound, shared = set(), set()
     for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -187,28 +176,28 @@ def captured(node: ast.AST) -> set[str]:
     return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
 
 
-# Calls that register the elements of a list which they are given.
+# Calls that register the elements of a list argument.
 _REGISTER = ("ModuleList", "ModuleDict", "Sequential", "extend", "update", "OrderedDict")
 
 
 def _class(node: ast.ClassDef) -> Class:
-    made = Class(node, {statement.name: statement for statement in node.body if isinstance(statement, Function)})
+    owner = Class(node, {statement.name: statement for statement in node.body if isinstance(statement, Function)})
     for call in (inner for inner in walk(node) if isinstance(inner, ast.Call)):
         name = called_name(call)
         is_class = name[:1].isupper() and not name.endswith("Error") and holds_state(name)
-        made.has_state |= is_class or name.startswith("register_")
-        made.registers_by_hand |= name in ("add_module", "register_module", "setattr", "__setattr__")
+        owner.has_state |= is_class or name.startswith("register_")
+        owner.registers_by_hand |= name in ("add_module", "register_module", "setattr", "__setattr__")
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
             if isinstance(argument, ast.Starred) or name in _REGISTER:
                 inner = argument.value if isinstance(argument, ast.Starred) else argument
-                made.handed_on.add(self_attribute(inner))
-                # If a list with a local name is registered, lint does not know which attribute also holds it.
-                made.registers_by_hand |= isinstance(inner, ast.Name) and name in _REGISTER[:3]
-    return made
+                owner.passed_on.add(self_attribute(inner))
+                # lint does not know which attribute holds a list that is registered by a local name.
+                owner.registers_by_hand |= isinstance(inner, ast.Name) and name in _REGISTER[:3]
+    return owner
 
 
 def self_attribute(node: ast.AST) -> str:
-    """Return `x` for `self.x`, or an empty text for anything else."""
+    """Return `x` for `self.x`, and an empty text for any other node."""
     match node:
         case ast.Attribute(ast.Name("self"), name):
             return name
@@ -221,21 +210,20 @@ def called_name(node: ast.Call) -> str:
 
 
 def method_kind(function: Function) -> str:
-    """Return static, class or property, or an empty text for an ordinary method, which gets `self`."""
+    """Return static, class or property; empty for an ordinary method with `self`."""
     kinds = {"staticmethod": "static", "classmethod": "class", "property": "property", "cached_property": "property"}
     decorators = (getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list)
     return next((kinds[name] for name in decorators if name in kinds), "")
 
 
-# A node with a place in the file.
 Node = ast.expr | ast.stmt
-# A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
+# A larger file is data, not a program. ast takes a gigabyte for 10 MB of literals.
 MOST_BYTES = 4 * 2**20
 _IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
 
 
 class Unreadable(Exception):
-    """The reason why a file cannot be judged, with the line and the column if they are known."""
+    """The reason why lint cannot judge a file, with the line and the column if known."""
 
     def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(why)
@@ -243,7 +231,7 @@ class Unreadable(Exception):
 
 
 def parse(data: bytes) -> File:
-    """Return the File of these bytes, with a tree. Raises Unreadable, with the reason, if Python cannot parse them."""
+    """Raise Unreadable if Python cannot parse the bytes."""
     if len(data) > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
     try:
@@ -259,7 +247,7 @@ def parse(data: bytes) -> File:
 
 
 def _ignored(text: str) -> dict[int, frozenset[str]]:
-    """Return the ignore comments by line. Text inside a string is not a comment."""
+    """Return the rules in ignore comments by line. Text inside a string is not a comment."""
     ignored: dict[int, frozenset[str]] = {}
     if _IGNORE.search(text) is None:
         return ignored
@@ -267,8 +255,7 @@ def _ignored(text: str) -> dict[int, frozenset[str]]:
         comment = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
         if comment is not None:
             ids = frozenset(name.strip() for name in (comment[1] or "").split(",") if name.strip())
-            # `ignore[]` names nothing, so it ignores nothing.
-            if ids or comment[1] is None:
+            if ids or comment[1] is None:  # `ignore[]` ignores nothing
                 ignored[token.start[0]] = ids
     return ignored
 
@@ -278,7 +265,7 @@ _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__()
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return the node and all nodes below it, without operators and contexts. The node keeps the result."""
+    """Return the node and all nodes below, without operators and contexts. The node caches the result."""
     below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
@@ -295,34 +282,29 @@ SCALAR, DIMENSIONS = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The known facts of a value."""
-
-    # Empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict), batch (of a
-    # DataLoader), loader, self, or name (imported, and no value yet).
+    # "" for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict), batch (of a
+    # DataLoader), loader, self, or name (an imported name without a known value).
     kind: str = ""
-    # Empty for unknown, or cpu, cuda, default (the CPU because nothing named a device), or input (where inputs are).
+    # "" for unknown, or cpu, cuda, default (the CPU, because nothing names a device), or input (the inputs' device).
     place: str = ""
     ndim: int | None = None
-    made: ast.expr | None = None
-    attribute: str = ""  # of `self`, that it was read from
-    graph: bool = False  # it carries an autograd graph
-    leaf: bool = False  # it was made with `requires_grad=True`
-    moved: ast.expr | None = None  # the move that made a leaf or a parameter a plain tensor
+    made: ast.expr | None = None  # the expression that creates the value
+    attribute: str = ""  # the attribute of `self` that has the value
+    graph: bool = False  # whether the value has an autograd graph
+    leaf: bool = False  # whether the tensor was created with `requires_grad=True`
+    moved: ast.expr | None = None  # the move that turned a leaf or a parameter into a plain tensor
     pending: ast.expr | None = None  # the copy to the host that may not be complete
-    # What all elements have in common, and the elements if each is known; `keys` has their keys in a dict.
-    item: Value | None = None
-    parts: tuple[Value, ...] = ()
-    # It is a module with parameters or buffers, which must move.
-    stateful: bool = False
+    item: Value | None = None  # the facts that are true for all elements
+    parts: tuple[Value, ...] = ()  # the elements, if each is known
+    stateful: bool = False  # whether the module has parameters or buffers, which must move
     name: str = ""
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # the keys of a dict's `parts`
 
     @property
     def is_tensor(self) -> bool:
         return self.kind in ("tensor", "parameter")
 
     def part(self, at: object) -> Value | None:
-        """Return the element with this position or key; None where it is not known."""
         if self.keys:
             return dict(zip(self.keys, self.parts, strict=False)).get(str(at))
         return self.parts[at] if isinstance(at, int) and -len(self.parts) <= at < len(self.parts) else None
@@ -334,7 +316,7 @@ NUMBER = Value("number")
 
 
 def join(value: Value, other: Value) -> Value:
-    """Return what is known of a value that may be either of these two."""
+    """Return the facts about a value that is one of these two."""
     if value == other or other.kind == "none":
         return value
     if value.kind == "none":
@@ -343,10 +325,9 @@ def join(value: Value, other: Value) -> Value:
         return UNKNOWN
     place = value.place if value.place == other.place else ""
     if value.kind == "device" and "cuda" in (value.place, other.place):
-        place = "cuda"  # "cuda" if CUDA is available else "cpu": written for a GPU
+        place = "cuda"  # `"cuda" if is_available() else "cpu"` is written for a GPU
     elif {value.place, other.place} == {"default", "input"}:
-        # The tensor is on the CPU in one of the two paths, and that path has the mistake.
-        place = "default"
+        place = "default"  # the path on which the tensor is on the CPU has the mistake
     return Value(
         value.kind if value.kind == other.kind else "tensor",
         place,
@@ -366,18 +347,18 @@ def join(value: Value, other: Value) -> Value:
 
 
 def all_of(values: Iterable[Value]) -> Value | None:
-    """Return what is known of a value that may be any of these; None if there are none."""
+    """Return the facts about a value that is any of these; None without values."""
     known = list(values)
     return functools.reduce(join, known) if known else None
 
 
 @dataclass(slots=True)
 class Flow:
-    """The state at one place: the values of names (`x`, `self.x`), and the state of the device."""
+    """The state at one statement: the values of names (`x`, `self.x`), and the state of CUDA."""
 
     names: dict[str, Value] = field(default_factory=dict)
     started: Node | None = None  # the node that has started CUDA
-    dead: bool = False  # it has returned, raised or left its loop
+    dead: bool = False  # whether the path has returned, raised or left its loop
     mask: ast.Assign | None = None  # the statement that set CUDA_VISIBLE_DEVICES before CUDA started
 
     def copy(self) -> Flow:
@@ -392,7 +373,7 @@ class Flow:
 
 
 def join_flows(flow: Flow, other: Flow) -> Flow:
-    """Return the state where two paths meet. A path that has ended does not count."""
+    """Return the state after two paths meet. A dead path does not count."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()
     known = {
@@ -407,7 +388,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 @dataclass(frozen=True, slots=True)
 class CallArgs:
-    """A call with the values of its arguments. `open` is true if it has `**more`, which may contain any other."""
+    """A call with the values of its arguments. An `open` call has `*args` or `**more` with unknown arguments."""
 
     node: ast.Call
     args: list[Value]
@@ -419,7 +400,6 @@ class CallArgs:
         return [*self.args, *self.named.values()]
 
     def first(self, name: str = "") -> Value:
-        """Return the first positional argument, or else the argument with this name."""
         return self.args[0] if self.args else self.named.get(name, UNKNOWN)
 
     def argument(self, name: str) -> ast.expr | None:
@@ -435,7 +415,7 @@ _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
 
 
 def _read_processes(file: File) -> bool:
-    """Read which processes a file starts, and what runs in forked workers. Return whether its datasets may do so."""
+    """Record child processes, and functions in forked workers. Return whether datasets may run in forked workers."""
     loaders: list[ast.Call] = []
     default = "fork"
     for call in file.calls:
@@ -469,31 +449,24 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
 
 
 class Scope:
-    """A function, or a file's module level, during its analysis, with the state at the current place."""
+    """A function, or a file's module level, during its analysis."""
 
     def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.file, self.owner, self.body, self.name, self.outer = file, owner, body, name, outer
         self.flow = Flow()
-        # Three sets of names: those bound here, the parameters, and names whose use shows that they are tensors.
         self.local_names: set[str] = set()
         self.parameters: set[str] = set()
-        self.evidence: set[str] = set()
-        # Flags: the parameters are on the module's device; this runs in a forked worker; Lightning runs the step.
+        self.evidence: set[str] = set()  # names whose use shows that they are tensors
+        # Flags: the parameters are on the module's device; the code runs in a forked worker; Lightning runs the step.
         self.in_forward = self.in_worker = self.has_framework_step = False
         # The numbers of enclosing `with` blocks or decorators without a graph, and with another default device.
         self.no_graph = self.on_device = 0
-        # This function keeps the gradient of a tensor that is not a leaf.
-        self.keeps_gradients = False
+        self.keeps_gradients = False  # whether the function calls `retain_grad`
         self.loops: list[Loop] = []
-        # Above 0 during the first pass over a loop, which only finds the values at its end and reports nothing.
-        self.quiet = 0
-        # The tensor or module that each move is called on, by the id of the call.
-        self.receivers: dict[int, Value] = {}
-        # The nodes that set CUDA_VISIBLE_DEVICES before CUDA starts.
-        self.sets: list[Node] = []
-        # Names whose attributes are known.
-        self.rooted: set[str] = set()
-        # Functions and classes that were defined so far.
+        self.quiet = 0  # above 0 during a trial pass, which reports nothing
+        self.receivers: dict[int, Value] = {}  # the tensor or module that a move is called on, by the call's id
+        self.sets: list[Node] = []  # the nodes that set CUDA_VISIBLE_DEVICES before CUDA starts
+        self.rooted: set[str] = set()  # names with known attributes
         self.functions: dict[str, Function] = {}
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []
@@ -512,26 +485,20 @@ class Scope:
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
-        """Report a mistake, once for each place, unless this is only a trial pass. Line and column count from 1, in
-        characters, and `width` is the number of characters that the mistake covers in its first line."""
+        """Report a mistake once for each node. `words` fill in the rule's message and fix. Line and column count from
+        1, in characters. `width` is the number of characters in the mistake's first line."""
         if self.quiet:
             return
         row, line = options.BY_ID[rule], self.file.lines[node.lineno - 1].rstrip()
         last = node.end_lineno or node.lineno
         # ast counts bytes.
-        column, end = (
+        begin, end = (
             len(line.encode()[:at].decode("utf-8", "replace"))
             for at in (node.col_offset, node.end_col_offset if last == node.lineno else None)
         )
-        column += 1
-        evidence = {
-            "line": node.lineno,
-            "column": column,
-            "end_line": last,
-            "function": self.name or None,
-            "source": line,
-            "width": max(end - column + 1, 1),
-        }
+        column = begin + 1
+        evidence = {"line": node.lineno, "column": column, "end_line": last, "function": self.name or None}
+        evidence |= {"source": line, "width": max(end - begin, 1)}
         message, fix = row.message.format_map(words), row.fix.format_map(words)
         ignored = [ids for at, ids in self.file.ignored.items() if node.lineno <= at <= last]
         is_ignored = any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in ignored)
@@ -539,7 +506,7 @@ class Scope:
         self.file.mistakes.setdefault((node.lineno, column, rule), (mistake, is_ignored))
 
     def key(self, node: ast.expr) -> str:
-        """Return the key of a name or of an attribute of a name, or an empty text for anything else."""
+        """Return the key in `Flow.names` of a name or of a name's attribute; empty for other nodes."""
         match node:
             case ast.Name(name):
                 return name
@@ -548,7 +515,6 @@ class Scope:
         return ""
 
     def dotted(self, node: ast.expr) -> str:
-        """Return an imported name in dots, unless a local name hides it."""
         return self.file.dotted(node, self.local_names)
 
     def parent(self, node: ast.AST) -> ast.AST | None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # `--help` starts faster without the report's types
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `message` and `fix` are templates in which `{name}` is the source of the reported value. `example` holds
-    two whole programs: lines with a minus belong only to the wrong one, and lines with a plus to the right one."""
+    """A rule of lint. In the templates `message` and `fix`, `{name}` is the source of the reported value. `example` has
+    two programs in one: lines with a minus are only in the wrong program, and lines with a plus only in the right."""
 
     id: str
     title: str
@@ -25,7 +25,7 @@ class Rule:
     meaning: str
     example: str
     fix: str = "{fix}"  # the function that reports the finding fills it in
-    verdict: Verdict = "fail"  # `info` for a loss of time only
+    verdict: Verdict = "fail"  # `info` if the mistake only costs time
 
     @property
     def wrong(self) -> str:
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "lint.module_in_list",
         "a module is kept in a plain list, tuple or dict",
-        "modules in `{name}` are not registered: .to(), parameters() and state_dict() miss them",
+        "modules in `{name}` are not registered, so .to(), parameters() and state_dict() miss them",
         "A module registers the modules that are its attributes, and those in `ModuleList`, `ModuleDict` and "
         "`Sequential`. It does not search lists, tuples and dicts.",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "lint.plain_tensor",
         "a tensor that forward uses is a plain attribute",
-        "`{name}` does not move with the module, and line {line} uses it beside tensors that do",
+        "`{name}` does not move with the module, and line {line} combines `{name}` with tensors that move",
         "`Module.to()` moves parameters and buffers. A tensor in a plain attribute stays behind.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n-        self.scale = torch.ones(8)\n"
@@ -69,8 +69,8 @@ RULES: tuple[Rule, ...] = (
         "lint.moved_parameter",
         "a parameter is moved after it was wrapped",
         "`{name}` is not a parameter: the move returns a plain tensor, which optimizers and state_dict() do not see",
-        "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same applies to a leaf "
-        "created with `requires_grad=True` and then moved: its `.grad` stays None.",
+        "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The move of a leaf with "
+        "`requires_grad=True` returns no leaf either: its `.grad` stays None.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
         "        super().__init__()\n-        self.scale = nn.Parameter(torch.ones(8)).to(device)\n"
         "+        self.scale = nn.Parameter(torch.ones(8, device=device))\n",
@@ -80,8 +80,8 @@ RULES: tuple[Rule, ...] = (
         "lint.cpu_in_forward",
         "forward creates a CPU tensor and uses it with the inputs",
         "`{name}` is on the CPU, and line {line} combines it with tensors on the module's device",
-        "A factory without `device=` creates its tensor on the CPU. Combined with an input on a GPU it raises an "
-        "error.",
+        "A factory without `device=` creates its tensor on the CPU. An operation on this tensor and an input on a GPU "
+        "raises an error.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
         "-        return x + torch.randn(x.shape)\n+        return x + torch.randn(x.shape, device=x.device)\n",
     ),
@@ -89,8 +89,8 @@ RULES: tuple[Rule, ...] = (
         "lint.device_in_worker",
         "a forked process uses the GPU",
         "{name}: CUDA cannot be used in a process that was forked",
-        "DataLoader workers are forked on Linux. CUDA fails in a forked process once its parent has started it, and "
-        "otherwise each worker creates its own context. Return CPU tensors and move the batch in the main process.",
+        "DataLoader workers are forked on Linux. If the parent has started CUDA, CUDA fails in the workers. If not, "
+        "each worker creates its own context. Return CPU tensors and move the batch in the main process.",
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
         "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
         '-        return torch.zeros(8, device="cuda")\n+        return torch.zeros(8)\n\n\n'
@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
         "lint.unwaited_copy",
         "a non-blocking copy to the host is read without a wait",
         "line {line} reads `{name}` before the copy is known to be complete",
-        "A non-blocking copy to the host returns before the data is there, and reading it does not wait.",
+        "A non-blocking copy to the host returns before the data has arrived, and a read does not wait for the data.",
         'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\n'
         "+torch.cuda.synchronize()\nprint(y.numpy())\n",
         fix="torch.cuda.synchronize() before the read, or remove non_blocking=True",
@@ -140,8 +140,8 @@ RULES: tuple[Rule, ...] = (
         "lint.kept_graph",
         "a loss is kept with its graph",
         "`{name}` keeps the autograd graph of every step: memory grows",
-        "A tensor with a graph keeps what its backward needs. A sum of losses keeps the graphs of all steps. A list of "
-        "losses after their backward does not: the backward frees them.",
+        "A tensor with a graph keeps the tensors that its backward needs. A sum of losses keeps the graphs of all "
+        "steps. A list of losses does not, if their backward has freed the graphs.",
         "def train(model, loader, optimizer):\n    total = 0.0\n    for x in loader:\n"
         "        loss = model(x).mean()\n        loss.backward()\n        optimizer.step()\n"
         "-        total += loss\n+        total += loss.item()\n    print(total)\n",

@@ -14,7 +14,7 @@ _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info
 
 
 def on_gpu(run: Scope, node: ast.expr) -> None:
-    """Record that CUDA starts here. Report it in a DataLoader worker, which must not use a GPU."""
+    """Record that CUDA starts. Report the use of a GPU in a DataLoader worker."""
     run.flow.started = run.flow.started or node
     if run.in_worker:
         run.report(
@@ -26,9 +26,9 @@ def on_gpu(run: Scope, node: ast.expr) -> None:
 
 
 def called(run: Scope, node: ast.expr, effect: Scope) -> Value:
-    """Apply the effects of a called function of the file, and return its value."""
+    """Apply the effects of a call of the file's own function, and return the function's value."""
     visible_devices(run, *effect.sets)
-    if effect.sets:  # perhaps on some of the function's paths only
+    if effect.sets:  # the function may set the variable on some paths only
         run.flow.mask = None
     if effect.flow.started is not None:
         run.flow.started = run.flow.started or node
@@ -47,7 +47,7 @@ def imported(run: Scope, given: CallArgs, name: str) -> None:
 
 
 def child(run: Scope, given: CallArgs) -> None:
-    """Report a forked process whose function uses CUDA, if CUDA has started before the fork."""
+    """Report a forked process that uses CUDA, if CUDA has started before the fork."""
     function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
@@ -68,18 +68,18 @@ def names_variable(node: ast.expr | None) -> bool:
 
 
 def visible_devices(run: Scope, *nodes: Node) -> None:
-    """Record that CUDA_VISIBLE_DEVICES is set here, or report that CUDA has started already."""
+    """Record nodes that set CUDA_VISIBLE_DEVICES, or report them if CUDA has already started."""
     if run.flow.started is None:
         run.sets += () if run.quiet else nodes
         for node in nodes:
             run.flow.mask = node if isinstance(node, ast.Assign) else None
-    elif not run.file.starts_children:  # a child that starts later still sees the new value
+    elif not run.file.starts_children:  # a child that starts later sees the new value
         for node in nodes:
             run.report("lint.late_visible_devices", node, line=run.flow.started.lineno)
 
 
 def hidden(run: Scope, node: ast.Call, setting: ast.Assign) -> None:
-    """Report a call that names a device number which the mask of `setting` hides."""
+    """Report a call with the number of a device that the mask in `setting` hides."""
     mask = getattr(setting.value, "value", None)
     entries = mask.split(",") if isinstance(mask, str) else []
     count = len([entry for entry in entries if entry.strip() not in ("", "-1")])
@@ -90,8 +90,8 @@ def hidden(run: Scope, node: ast.Call, setting: ast.Assign) -> None:
         given = [node.args[1]]
     for argument in given:
         value = getattr(argument, "value", None)
-        by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
-        device = f"cuda:{value}" if by_number else str(value)
+        is_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
+        device = f"cuda:{value}" if is_number else str(value)
         kind, _, number = device.partition(":")
         if kind == "cuda" and number.isdecimal() and int(number) >= count > 0:
             run.report(

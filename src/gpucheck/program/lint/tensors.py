@@ -1,5 +1,4 @@
-"""Rules about tensors: discarded moves, tensors that a module's move leaves behind, parameters moved after they were
-wrapped, losses kept with their graph, and copies to the host that are read without a wait."""
+"""Rules about tensors: moves, devices, parameters, losses that keep a graph, and reads of pending copies."""
 
 from __future__ import annotations
 
@@ -13,50 +12,46 @@ from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Scope, Valu
 
 
 def discarded(run: Scope, node: ast.expr) -> None:
-    """Report a statement that only moves a tensor. The expression must have been evaluated before."""
+    """Report a statement that only moves a tensor. `node` must have been evaluated before."""
     if isinstance(node, ast.IfExp):  # x.cuda() if has_gpu else None
         node = node.body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or id(node) not in run.receivers:
         return
-    name = node.func.value
-    if not _is_kept(run, name):  # torch.zeros(1).cuda() only starts CUDA
+    receiver = root = node.func.value
+    while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    # A move of a temporary value, such as torch.zeros(1).cuda(), only starts CUDA.
+    if not isinstance(root, ast.Name) or (root.id not in run.flow.names and root.id in run.file.imports):
         return
-    run.report("lint.discarded_move", node, name=run.file.text(name), fix=_keeping(run, node, name))
-    if run.key(name) in run.flow.names:
-        # The tensor counts as moved from here on, so that later lines are not reported for the same mistake.
-        run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
+    run.report("lint.discarded_move", node, name=run.file.text(receiver), fix=_keeping(run, node, receiver))
+    if run.key(receiver) in run.flow.names:
+        # The tensor counts as moved, so that lint does not report later lines for the same mistake.
+        run.flow.names[run.key(receiver)] = replace(run.receivers[id(node)], place="")
 
 
-def _keeping(run: Scope, node: ast.Call, name: ast.expr) -> str:
-    """Return how to keep the result of a move. Assigning to a loop variable would not keep it."""
-    receiver, move = run.receivers[id(node)], run.file.text(node)
-    if receiver.kind == "parameter":
+def _keeping(run: Scope, node: ast.Call, receiver: ast.expr) -> str:
+    """Return how to keep the result of a move. A loop variable cannot keep the result."""
+    value, move = run.receivers[id(node)], run.file.text(node)
+    if value.kind == "parameter":
         return "move its module, which moves parameters in place"
-    if receiver.leaf:
+    if value.leaf:
         return "create it on the device: device=…, requires_grad=True"
     targets = [part for loop in run.loops if isinstance(loop, ast.For) for part in walk(loop.target)]
-    is_own = isinstance(name, ast.Name) and (isinstance(run.body, ast.Module) or name.id in run.local_names)
-    if is_own and all(getattr(part, "id", "") != run.file.text(name) for part in targets):
-        return f"assign the result: {run.file.text(name)} = {move}"
+    is_local = isinstance(receiver, ast.Name) and (isinstance(run.body, ast.Module) or receiver.id in run.local_names)
+    if is_local and all(getattr(part, "id", "") != run.file.text(receiver) for part in targets):
+        return f"assign the result: {run.file.text(receiver)} = {move}"
     return f"keep the result: moved = {move}"
 
 
-def _is_kept(run: Scope, node: ast.expr) -> bool:
-    """Return whether an expression begins with a named value, as `x`, `self.x` and `batch["x"].float()` do."""
-    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
-
-
 def mixed_devices(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
-    """Report an operation that combines a tensor made on the CPU with one on the module's device."""
+    """Report an operation that combines a CPU tensor with a tensor on the module's device."""
     tensors = [value for value in values if value.is_tensor]
     if not run.in_forward or all(value.place != "input" for value in tensors):
         return
     for value in tensors:
-        is_behind = value.place == "default" or (value.place == "cuda" and value.attribute)
-        # A moved parameter is reported at the line of its move.
-        if not is_behind or value.ndim in (None, SCALAR) or value.made is None or value.moved is not None:
+        is_elsewhere = value.place == "default" or (value.place == "cuda" and value.attribute)
+        # Another rule reports a moved parameter at the line of the move.
+        if not is_elsewhere or value.ndim in (None, SCALAR) or value.made is None or value.moved is not None:
             continue
         if not value.attribute:
             fix = f"create it on the right device, or move it there: {_device_at(run, value.made)}"
@@ -72,12 +67,12 @@ def _device_at(run: Scope, made: ast.AST) -> str:
     arguments = getattr(run.body, "args", None)
     if arguments is not None and any(inner is made for inner in walk(run.body)):
         positional = [*arguments.posonlyargs, *arguments.args]
-        for argument in positional[: len(positional) - len(arguments.defaults)]:  # one with a default may be None
+        for argument in positional[: len(positional) - len(arguments.defaults)]:  # a default may be None
             known = run.visible().get(argument.arg, UNKNOWN)
             may_be_none = argument.annotation is not None and "None" in ast.unparse(argument.annotation)
             if known.is_tensor and known.place == "input" and not may_be_none:
                 return f"device={argument.arg}.device"
-    return "the device of what it is used with"
+    return "the device of the other operand"
 
 
 def kept_module(run: Scope, node: Node, key: str, item: Value | None) -> None:
@@ -87,13 +82,13 @@ def kept_module(run: Scope, node: Node, key: str, item: Value | None) -> None:
         return
     while item.kind == "items" and item.item is not None:
         item = item.item
-    if item.kind == "module" and item.stateful and not item.attribute and name not in owner.handed_on:
+    if item.kind == "module" and item.stateful and not item.attribute and name not in owner.passed_on:
         run.report("lint.module_in_list", node, name=key)
-        owner.handed_on |= set() if run.quiet else {name}  # each attribute is reported once
+        owner.passed_on |= set() if run.quiet else {name}  # each attribute is reported once
 
 
 def moved_leaf(run: Scope, known: Value) -> None:
-    """Report a moved leaf if its gradient is read, an optimizer gets it, or it becomes a module's attribute."""
+    """Report a moved leaf. Callers see a read of its gradient, an optimizer, or a module's attribute."""
     if known.is_tensor and known.moved is not None:
         run.report("lint.moved_parameter", known.moved, name=run.file.text(known.moved))
 
@@ -104,18 +99,18 @@ def optimized(run: Scope, values: Iterable[Value]) -> None:
         optimized(run, [*value.parts, *([value.item] if value.item is not None else [])])
 
 
-# Calls that use or print only a number. A loss that only reaches these needs no graph.
+# Calls that use or print only a number. A loss that reaches only these calls needs no graph.
 _SINKS = tables.words(
     "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
     "round isnan isinf isfinite item tolist"
 )
 _BACKWARDS = frozenset({"backward", "manual_backward"})
-# A loop with one of these calls is a loop of training or inference steps.
+# A loop with any of these calls is a loop of training or inference steps.
 _OF_STEPS = frozenset({*_BACKWARDS, "step", "forward", "generate", "model", "net", "network"})
 
 
 def read(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
-    """Report values that are read here while a non-blocking copy into them is still pending."""
+    """Report a read of values while a non-blocking copy into them is pending."""
     for value in values:
         pending = value.pending or (value.item.pending if value.item is not None else None)
         if pending is not None:
@@ -123,13 +118,13 @@ def read(run: Scope, node: ast.expr, values: Iterable[Value]) -> None:
 
 
 def waited(run: Scope, values: Iterable[Value]) -> None:
-    """Mark earlier copies as complete if the host waits here for a value that may be on a device."""
+    """Mark earlier copies as complete if the host waits for one of the values, which may be on a device."""
     if any(value.is_tensor and value.pending is None and value.place not in ("default", "cpu") for value in values):
         run.flow.settle()
 
 
 def empty_cache(run: Scope, node: ast.expr, name: str) -> None:
-    """Report `empty_cache()` in every pass of a step loop. An exception handler or an `if` around it is fine."""
+    """Report `empty_cache()` in every pass of a step loop, unless an exception handler or an `if` guards the call."""
     if not name.startswith("torch.") or not name.endswith(".empty_cache") or not run.loops:
         return
     loop = run.loops[-1]
@@ -161,9 +156,12 @@ def kept_loss(run: Scope, node: ast.expr, key: str, added: Value) -> None:
 
 def summed_loss(run: Scope, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """Report `total += loss` in a loop after the loss's backward pass, or if no backward pass uses the total."""
-    if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
+    if not run.loops or run.no_graph:
         return
     loop, key = run.loops[-1], ast.unparse(target)
+    sets = (inner for inner in walk(loop) if isinstance(inner, ast.Assign) and key in map(ast.unparse, inner.targets))
+    if any(key not in texts(inner.value) for inner in sets):  # the loop resets the total
+        return
     if {key, key.partition("[")[0]} & _backwards(run.body) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & _backwards(loop)
@@ -174,20 +172,13 @@ def summed_loss(run: Scope, node: ast.stmt, target: ast.expr, added: ast.expr, k
         run.report("lint.kept_graph", node, name=key, fix=f"add {text}.detach()")
 
 
-def _is_outside(target: ast.expr, loop: Loop) -> bool:
-    """Return whether a total survives from one pass to the next because nothing in the loop resets it."""
-    text = ast.unparse(target)
-    sets = (node for node in walk(loop) if isinstance(node, ast.Assign) and text in map(ast.unparse, node.targets))
-    return all(text in texts(node.value) for node in sets)
-
-
 def texts(node: ast.expr) -> set[str]:
     """Return the source of every expression within an expression."""
     return {ast.unparse(inner) for inner in walk(node) if isinstance(inner, ast.expr)}
 
 
 def _names_kept(node: ast.expr) -> Iterator[str]:
-    """Yield the names whose graph an expression keeps. `loss * n` keeps the one of `loss`, `loss.item()` keeps none."""
+    """Yield the names whose graph an expression keeps: `loss` for `loss * n`, none for `loss.item()`."""
     match node:
         case ast.Name():
             yield node.id
@@ -199,7 +190,7 @@ def _names_kept(node: ast.expr) -> Iterator[str]:
 
 
 def _backwards(within: ast.AST) -> frozenset[str]:
-    """Return the expressions on which backward is called in a loop or function, plus "" if it is called at all."""
+    """Return the expressions on which a loop or function calls backward, and "" if it has any such call."""
     known: set[str] = set()
     for node in walk(within):
         if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
@@ -219,7 +210,7 @@ def _is_plain(trained: set[str], loop: Loop) -> bool:
 
 
 def _is_taken(run: Scope, key: str) -> bool:
-    """Return whether a value is used for more than printing or a number: returned, passed on, or for backward."""
+    """Return whether the program returns a value, passes it on, or runs backward on it."""
     return not all(
         _sinks(run, node)
         for node in walk(run.body)
@@ -247,7 +238,7 @@ def _sinks(run: Scope, node: ast.AST) -> bool:
         case ast.If() | ast.While() | ast.Expr():
             return True
         case ast.Return():
-            # A function that calls `eval()` is an evaluation. Its caller does not call backward on the result.
+            # The caller of an evaluation, which calls `eval()`, does not call backward on the result.
             calls = (inner for inner in walk(run.body) if isinstance(inner, ast.Call))
             return any(called_name(call) == "eval" and not call.args for call in calls)
         case ast.Attribute(attr=name):  # total.item(), losses.append

@@ -1,4 +1,4 @@
-"""`gpucheck run`: start the program, watch its device from outside, and report the shared counters after its end."""
+"""`gpucheck run`: start the program, watch its device from outside, and report the shared counters at the end."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from gpucheck.report.results import run as results
 from gpucheck.report.results.run import Growth, OutOfMemory, RunDevice, RunLine, RunResult, RunSteps, TimeShares
 
 _LOOK_EVERY_S = 1.0
-# Children are checked more often until torch is loaded, because one that only loads torch lives for about a second.
+# Until torch is loaded, children are checked more often: a child that only loads torch lives for about a second.
 _LOOK_FOR_TORCH_EVERY_S = 0.2
 
 
 def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
-    """Run the program to its end, report the result, and return its exit status, negative for a signal. Raises
-    UsageError and CannotLook if it cannot be started. `folder` keeps the files of a job's ranks."""
+    """Run the program, report the result, and return the exit status, which is negative for a signal. Raises UsageError
+    and CannotLook if the program cannot be started. `folder` keeps the files of a job's ranks."""
     options = _without_interpreter(options, emit)
     script = options.program[0]
     if not options.module and script != "-":
         _check_file(script)
     job = None if options.dry else ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
-    asked, added = (None, {}) if job is None else (job.asked(), ranks.with_flight_recorder(os.environ))
+    recording, added = (None, {}) if job is None else (job.asked(), ranks.with_flight_recorder(os.environ))
     cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
         if options.dry is not None:
             return _dry(options, options.dry, emit)
-        with started(options, ranks=asked, added=added) as running:
+        with started(options, ranks=recording, added=added) as running:
             code, busy, unknown = _watched(running, job, emit)
-            at, (cpu, peak) = time.perf_counter_ns(), _used()
+            ended_ns, (cpu, peak) = time.perf_counter_ns(), _used()
             cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
-            ended = RunEnd(options.program, code, began, at, cpu_s, peak, busy, unknown, began_s)
+            ended = RunEnd(options.program, code, began, ended_ns, cpu_s, peak, busy, unknown, began_s)
             _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
@@ -63,24 +63,23 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
 
 
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?)?(\.exe)?")
-# Options of the interpreter that gpucheck can drop: they only control output buffering and bytecode files.
+# Options of the interpreter that only control output buffering and bytecode files. gpucheck drops them.
 _HARMLESS = ("-u", "-B")
 
 
 def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
-    """Return the options without a `python` before the program. Raises UsageError if `python` has another option
-    than `-m` and the harmless ones."""
-    first, *rest = options.program
-    is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a file of the user that is only named `python`
-    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
+    """Return the options without a `python` before the program. Raises UsageError for other options of `python`."""
+    first, *words = options.program
+    is_script = os.path.isfile(first) and not os.access(first, os.X_OK)  # a script of the user with this name
+    if options.module or not words or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_script:
         return options
-    while rest[1:] and rest[0] in _HARMLESS:
-        del rest[0]
-    is_module = rest[0] == "-m" and len(rest) > 1
-    program = rest[1:] if is_module else rest
+    while words[1:] and words[0] in _HARMLESS:
+        del words[0]
+    is_module = words[0] == "-m" and len(words) > 1
+    program = words[1:] if is_module else words
     if program[0].startswith("-") and program[0] != "-":
         raise UsageError(f"{first} {program[0]} cannot be run", "", "give a file or, with -m, a module")
-    emit(Notice(f"{first} is left out: the program runs with {interpreter_argv()[0]}"))
+    emit(Notice(f"{first} is ignored: the program runs with {interpreter_argv()[0]}"))
     return replace(options, program=tuple(program), module=is_module)
 
 
@@ -94,18 +93,17 @@ def _check_file(script: str) -> None:
 
 
 def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
-    """Run the program on a simulated device. Return 1 if a finding failed, else the program's own status, or 4 if that
-    is 0 and a finding is inconclusive."""
-    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
-    began, began_s, is_said = time.perf_counter_ns(), time.time(), False
+    """Run the program on a simulated device. Return the status of the findings, or the program's own."""
+    settings = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
+    began, began_s, is_reported = time.perf_counter_ns(), time.time(), False
     emit(Notice("dry run: no GPU is used, but files that the program writes are real"))
     # Real GPUs are hidden, because the data of simulated tensors is on the CPU.
-    with started(options, dry=asked, added={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}) as running:
+    with started(options, dry=settings, added={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}) as running:
         while (code := running.wait()) is None:
             if running.is_torch_unseen:
                 running.program.kill()
-            elif running.child and not is_said:
-                is_said = True
+            elif running.child and not is_reported:
+                is_reported = True
                 emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
         failure, read = running.failure(), counters.read(running.memory)
         if running.is_torch_unseen:
@@ -114,9 +112,8 @@ def _dry(options: RunOptions, device: SimulatedGpu, emit: Emit) -> int:
         if failure is not None or not read.head[counters.TORCH_NS]:
             emit(Judged(judge.not_seen(failure, running.child)))
             return code or UNDECIDED
-        counted = answer(
-            read, RunEnd(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
-        )
+        ended = RunEnd(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
+        counted = answer(read, ended)
         result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
     emit(Answered("run_dry", result))
     findings = judge.dry_findings(result, counted, os.getcwd())
@@ -133,29 +130,26 @@ def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             if _is_as_it_ran(file, began_s):
                 trees[file] = ast.parse(Path(file).read_bytes())
-    left = [
-        reached.LastLine(line["file"], line["function"], line["line"], line["is_loop"])
-        for line in read.lines_of("left")
-    ]
+    fields = ("file", "function", "line", "is_loop")
+    left = [reached.LastLine(*(line[name] for name in fields)) for line in read.lines_of("left")]
     return tuple(reached.not_reached(trees, ran, left))
 
 
 def _watched(
     running: RunningProgram, job: ranks.Job | None, emit: Emit
 ) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
-    """Wait for the program to end. Once it uses a device, read the device's utilization meanwhile."""
+    """Wait for the program's end. Return its status, the utilization of its first device, or why it is unknown."""
+    sampler = lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))  # noqa: E731
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
     code = None
     try:
         while code is None:
             code = running.wait()
-            if watch is None:  # only the first device that the program uses is watched
+            if watch is None:
                 uuids = (line["uuid"] for line in counters.read(running.memory).lines_of("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
-                    watch = Watch(
-                        uuid, start=lambda given: LineChild(python_argv("gpucheck.machine.nvml_sampler", given, "busy"))
-                    )
+                    watch = Watch(uuid, start=sampler)
             if watch is not None:
                 rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
                 busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
@@ -191,7 +185,7 @@ def _answer(running: RunningProgram, ended: RunEnd, emit: Emit, job: ranks.Job |
 
 
 def _used() -> tuple[float | None, int | None]:
-    """Return the CPU seconds of the ended child processes, and the largest resident set among them in bytes."""
+    """Return the CPU seconds of the ended child processes, and their largest resident set in bytes."""
     if sys.platform == "win32":
         return None, None
     import resource
@@ -203,26 +197,22 @@ def _used() -> tuple[float | None, int | None]:
 
 _HOOK = Path(__file__).parent / "hook"
 _ROOT = Path(__file__).resolve().parents[3]
-# A file system in memory, if the system has it.
-_SHARED = "/dev/shm"
-# A library that is mapped in every process that has loaded torch.
-_LIBTORCH = "libtorch_cpu"
+_SHARED = "/dev/shm"  # a file system in memory, on Linux
+_LIBTORCH = "libtorch_cpu"  # every process that has loaded torch maps this library
 
 
 @dataclass(slots=True)
 class RunningProgram:
-    """A running program and its shared counters."""
-
     program: Program
     memory: mmap.mmap
-    child: int = 0  # the PID of a child process that loaded torch before the program did
-    is_replaced: bool = False  # the process loaded torch after it replaced the program by `exec`
+    child: int = 0  # the PID of a child process that loaded torch before the program
+    is_replaced: bool = False  # whether `exec` replaced the program before the process loaded torch
 
     def wait(self) -> int | None:
-        """Wait briefly, and return the program's exit status, negative for a signal. Return None if it still runs."""
+        """Wait briefly. Return the program's exit status, negative for a signal, or None while the program runs."""
         code = self.program.wait(_LOOK_EVERY_S if self.memory[counters.TORCH_BYTE] else _LOOK_FOR_TORCH_EVERY_S)
         if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE]:
-            # The hook sets its byte before the library is mapped. The second look at the byte avoids a race.
+            # The hook sets its byte before the library is mapped. The second read of the byte avoids a race.
             is_mapped = mapped_library(_LIBTORCH, self.program.pid) is not None
             self.is_replaced |= is_mapped and not self.memory[counters.TORCH_BYTE]
             loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
@@ -235,7 +225,7 @@ class RunningProgram:
         return self.is_replaced or self.memory[counters.TORCH_BYTE] == counters.UNSEEN
 
     def failure(self) -> str | None:
-        """Return why the program could not be measured, or None if it was."""
+        """Return why gpucheck could not measure the program, or None."""
         if not self.memory[0]:
             return "the program's process did not start"
         if not self.memory[1]:
@@ -247,7 +237,7 @@ class RunningProgram:
 def started(
     options: RunOptions, *, dry: Any = None, ranks: Any = None, added: Mapping[str, str]
 ) -> Iterator[RunningProgram]:
-    """Start the program. The hook in it passes `dry` to `dry.begin`, or `ranks` to `recorder.begin`. Raises OSError."""
+    """Start the program, whose hook passes `dry` to `dry.begin`, or `ranks` to `recorder.begin`. Raises OSError."""
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
     try:
@@ -256,11 +246,11 @@ def started(
             memory = mmap.mmap(file.fileno(), counters.SIZE)
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, **added}
-        env.pop(naming.STARTED_AS, None)  # describes how gpucheck was started, which the program must not inherit
+        env.pop(naming.STARTED_AS, None)  # the variable is for gpucheck's own process
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
-        given = "" if before is None else f"={before}"
-        asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.trace or 0), *asked, given))
+        python_path = "" if before is None else f"={before}"
+        settings = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
+        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.trace or 0), *settings, python_path))
         argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
         yield RunningProgram(Program(argv, env=env), memory)
     finally:
@@ -269,7 +259,7 @@ def started(
 
 
 def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
-    """Return the source of a line, or None if its file was changed after the program started."""
+    """Return the source of a line, or None if the file changed after the program's start."""
     with contextlib.suppress(OSError, ValueError):
         if _is_as_it_ran(file, began_s):
             return linecache.getline(file, line).strip() or None
@@ -277,27 +267,22 @@ def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
 
 
 def _is_as_it_ran(file: str, began_s: float) -> bool:
-    """Return whether a file is unchanged since `began_s`. Future times come from a wrong clock and are ignored."""
+    """Return whether a file is unchanged since `began_s`. A time in the future is from a wrong clock, and ignored."""
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
-# The first `_APART` steps load kernels, fill caches and compile. They are reported separately in
-# a run of at least `_ENOUGH` steps; in a shorter run only the first step is.
+# `_APART` first steps load kernels and compile, and are reported apart; only the first step below `_ENOUGH` steps.
 _APART, _ENOUGH = 3, 8
 # `waits_for` is data or copies from this share of the time on. A device counts as busy from `BUSY` on.
 WAITS_SHARE, BUSY = 0.25, 0.85
-# NVML's utilization covers the past 1/6 s to 1 s: readings in the first second would cover time before the steps.
-_NVML_BACK_S = 1.0
+_NVML_BACK_S = 1.0  # the longest time that a reading of NVML's utilization covers; the shortest is 1/6 s
 # A resident set varies by some megabytes without a leak. torch's own count of device memory does not.
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
-# Memory grows if each of this many parts of the run holds more than the part before.
-_PARTS = 6
+_PARTS = 6  # memory grows if each of these parts of the run holds more than the part before
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run, and the readings from outside the program."""
-
     program: tuple[str, ...]
     exit: int | None
     began_ns: int  # on the counters' clock, as are `at_ns` and the times of `busy`
@@ -339,13 +324,13 @@ def answer(read: counters.CounterData, ended: RunEnd, child: int = 0) -> RunResu
 
 
 def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mapping[str, int]], int | None]:
-    """Return the summary of all steps, the rows of the steady steps, and the time at which those begin."""
+    """Return the summary of all steps, the rows of the steady steps, and the time at which the steady steps begin."""
     count = read.head[counters.STEPS]
     if not count:
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    # Traced steps take longer, so they are reported separately too.
+    # Traced steps take longer, and are reported separately too.
     apart = min(max(apart, *(int(line["last_step"]) for line in read.lines_of("trace")), 0), count - 1)
     first = [row for row in rows if row["number"] < apart]
     steady = rows[len(first) :]
@@ -364,7 +349,7 @@ def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mappin
 def _shares(
     read: counters.CounterData, ended: RunEnd, window: Sequence[Mapping[str, int]], begins_ns: int | None
 ) -> TimeShares | None:
-    """Return the shares of time in the steady steps, or since torch's load if there are none; None without torch."""
+    """Return the shares of time in the steady steps, or since torch's load without steps; None without torch."""
     if not read.head[counters.TORCH_NS]:
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
@@ -377,13 +362,13 @@ def _shares(
         parts = [read.head[place] for place in (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS)]
     if whole <= 0:
         return None
-    # The parts may add up to slightly more than the whole, because the clock is read separately for each.
+    # The clock is read separately for each part, so the parts may add up to slightly more than the whole.
     data, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest, whole_s = max(1.0 - data - copies - waits, 0.0), whole / 1e9
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
-    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
+    none = f"no reading of NVML, each of which covers up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
-    # Steps have the process's own CPU time. A run without steps has the CPU time since torch's load, with workers.
+    # The counters have the process's CPU time of steps. Without steps, the time since torch's load includes workers.
     cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
         cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s
@@ -392,7 +377,6 @@ def _shares(
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[results.WaitsFor, str]:
-    """Return what the program waits for, and the reason."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
     data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))
@@ -420,16 +404,15 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
     return "inconclusive", f"how busy the device was is unknown: {shares.device_busy_unknown}"
 
 
-# Fields that are added up over the calls of a line.
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
 def _lines(read: counters.CounterData, began_s: float) -> tuple[RunLine, ...]:
-    said = {int(line["site"]): line for line in read.lines_of("site")}
+    described = {int(line["site"]): line for line in read.lines_of("site")}
     calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
     for number, row in enumerate(read.sites):
-        if number in said and (row["count"] or row["time_ns"]):
-            line = said[number]
+        if number in described and (row["count"] or row["time_ns"]):
+            line = described[number]
             calls.setdefault((line["kind"], line["file"], line["line"]), []).append((row, line["discarded"]))
     lines = []
     for (kind, file, at), rows in calls.items():
@@ -441,12 +424,12 @@ def _lines(read: counters.CounterData, began_s: float) -> tuple[RunLine, ...]:
 
 
 def _devices(read: counters.CounterData) -> tuple[RunDevice, ...]:
-    said = {int(line["index"]): line for line in read.lines_of("device")}
+    described = {int(line["index"]): line for line in read.lines_of("device")}
     return tuple(
         RunDevice(
             f"cuda:{index}",
-            str(said[index]["name"]),
-            int(said[index]["total"]),
+            str(described[index]["name"]),
+            int(described[index]["total"]),
             row["peak_allocated"],
             row["peak_reserved"],
             row["peak_step"],
@@ -455,13 +438,12 @@ def _devices(read: counters.CounterData) -> tuple[RunDevice, ...]:
             row["retries"],
         )
         for index, row in read.devices.items()
-        if index in said
+        if index in described
     )
 
 
 def growth(window: Sequence[Mapping[str, int]]) -> Growth | None:
-    """Return the growth of memory if every part of the run holds more than the part before, and None otherwise."""
-    # A step has -1 for an unknown value.
+    """Return the growth of memory, or None if a part of the run holds no more than the part before."""
     of: Literal["allocated", "resident"] = "allocated" if window and window[0]["allocated"] >= 0 else "resident"
     held = [(row["number"], row[of]) for row in window if row[of] >= 0]
     if len(held) < 2 * _PARTS:
@@ -472,8 +454,8 @@ def growth(window: Sequence[Mapping[str, int]]) -> Growth | None:
     grown = medians[-1] - medians[0]
     if grown < _LEAST_GROWTH[of] or any(later <= before for before, later in itertools.pairwise(medians)):
         return None
-    middle = [statistics.median(number for number, _ in part) for part in parts]
-    steps = int(middle[-1] - middle[0])
+    first, *_, last = (statistics.median(number for number, _ in part) for part in parts)
+    steps = int(last - first)
     return Growth(of, grown / steps, steps, int(grown))
 
 
@@ -486,8 +468,8 @@ def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
     error = next((line for line in read.lines_of("error") if line["memory"]), None)
     if error is None:
         return None
-    said = next(read.lines_of("held"), {})
-    held = {f"{name}_bytes": said.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
+    sums = next(read.lines_of("held"), {})
+    held = {f"{name}_bytes": sums.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
     # The last failure ended the program.
     failure: dict[str, Any] = next(reversed([*read.lines_of("oom")]), {}) if error["cause"] == "oom.cuda" else {}
     asked = failure.get("asked") or next(map(_size, _ASKED.finditer(error["text"])), None)
@@ -510,12 +492,11 @@ def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
     )
 
 
-# Causes of errors that torch's allocators did not raise.
 _BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
 def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:
-    """Return the cause: whether torch's unused memory, or that of other processes, would cover the request."""
+    """Return the cause, or None for an unknown size: torch's unused memory or other processes cover the request."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:
@@ -529,9 +510,9 @@ def _size(match: re.Match[str]) -> int:
 
 
 def _traced(read: counters.CounterData, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
-    said = next(reversed([*read.lines_of("trace")]), None)
-    if said is None:
+    trace = next(reversed([*read.lines_of("trace")]), None)
+    if trace is None:
         return None
     steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
-    slowdown = said["step_ns"] / steady_ns if steady_ns else None
-    return results.Traced(said["steps"], said["peak"], slowdown, judge.rows_of(read, "traced", results.TracedLine))
+    slowdown = trace["step_ns"] / steady_ns if steady_ns else None
+    return results.Traced(trace["steps"], trace["peak"], slowdown, judge.rows_of(read, "traced", results.TracedLine))

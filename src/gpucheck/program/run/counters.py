@@ -1,7 +1,6 @@
-"""The memory that the program shares with gpucheck: integers at fixed offsets, and lines of text.
+"""The memory that the program shares with gpucheck: integers at fixed offsets, and lines of text. Free of torch.
 
-The program writes its counts while it runs, so that they survive any end. Times are nanoseconds of a monotonic clock
-that both processes read. Pure, and free of torch.
+Counts survive any end of the program. Times are nanoseconds of a monotonic clock that both processes read.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ SharedMemory = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
-# The head has one cell for each of these. The hook writes the bytes of the first cell: whether the program has started,
-# whether the hook failed, and whether it saw torch load, missed it, or started after torch._C was loaded.
+# The cells of the head. The hook writes 3 bytes of the first cell: the program has started, the hook has failed, and
+# the hook saw torch load, missed torch, or started after torch._C.
 STARTED, TORCH_NS, END_NS, TEXT_LENGTH, SITES, SITES_LOST, STEPS, DATA_NS = range(8)
 COPIES_NS, WAITS_NS, BACKWARD_NS, OPTIMIZER_NS, PHASE, EXPLICIT_STEPS, TORCH_CPU_NS, FORK_ERRORS = range(8, 16)
 TORCH_BYTE, UNSEEN = 2, 2
-# The rest of the head holds the text of a forked process's last error. A forked process writes nothing else, because
-# no lock protects the other places from it.
+# A forked process writes only the text of its last error, because no lock protects the other cells.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
-# The phases of a step. PHASE is an index into them.
-PHASES = ("forward", "backward", "step")
+PHASES = ("forward", "backward", "step")  # the cell PHASE has an index into them
 
 # One row for each device.
 DEVICES_AT, MOST_DEVICES = 64, 16
@@ -35,7 +32,7 @@ DEVICE = [
     *("retries", "reserved_at_peak"),
 ]
 
-# One row for each line that copies or waits, and each kind of copy or wait.
+# One row for each line and kind of copy or wait.
 SITES_AT, MOST_SITES = 512, 2048
 SITE = ["count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"]
 
@@ -50,8 +47,6 @@ assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 
 @dataclass(frozen=True, slots=True)
 class CounterData:
-    """The contents of the shared memory: the head's cells, rows as dicts of fields, and the lines of text."""
-
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
     sites: tuple[dict[str, int], ...]
@@ -67,39 +62,39 @@ def cells_of(memory: SharedMemory) -> memoryview:
 
 
 def write(memory: SharedMemory, cells: memoryview, line: dict[str, Any]) -> bool:
-    """Add a line of text, and return False if no room is left."""
+    """Add a line of text. Return False if the memory is full."""
     text = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
     begin = CELLS * 8 + cells[TEXT_LENGTH]
     if begin + len(text) > SIZE:
         return False
     memory[begin : begin + len(text)] = text
-    cells[TEXT_LENGTH] += len(text)  # set last, so that a reader sees only complete lines
+    cells[TEXT_LENGTH] += len(text)  # the last write, so that a reader sees only complete lines
     return True
 
 
 def append(path: str, line: dict[str, Any]) -> None:
-    """Append a line to a rank's file. The line is lost if the folder is gone or full."""
+    """Append a line to a rank's file, or lose the line if the folder is gone or full."""
     with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
         file.write((json.dumps(line) + "\n").encode())
 
 
 def write_of_fork(memory: SharedMemory, cells: memoryview, place: str, text: str) -> None:
-    """Count an error of a forked process. Its line and text replace those of the previous error."""
+    """Count an error of a forked process, and replace the place and the text of the previous error."""
     cells[FORK_ERRORS] += 1
-    room = _FORK_TEXT.stop - _FORK_TEXT.start
-    memory[_FORK_TEXT] = f"{place[-room // 2 :]}\n{text}".encode("ascii", "replace")[:room].ljust(room)
+    size = _FORK_TEXT.stop - _FORK_TEXT.start
+    memory[_FORK_TEXT] = f"{place[-size // 2 :]}\n{text}".encode("ascii", "replace")[:size].ljust(size)
 
 
 def read(memory: SharedMemory) -> CounterData:
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
-        text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
-        lines = tuple(json.loads(line) for line in text.splitlines())
+        written = bytes(memory[CELLS * 8 : CELLS * 8 + length])
+        lines = tuple(json.loads(line) for line in written.splitlines())
         rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
         steps = range(max(cells[STEPS] - MOST_KEPT, 0), cells[STEPS])
         if cells[FORK_ERRORS]:
-            place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
-            lines += ({"say": "fork", "place": place, "text": said, "times": cells[FORK_ERRORS]},)
+            place, _, text = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
+            lines += ({"say": "fork", "place": place, "text": text, "times": cells[FORK_ERRORS]},)
         return CounterData(
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},

@@ -1,5 +1,4 @@
-"""Run the program in its own process on a simulated device, and record the errors that a real device would raise. The
-engine of `gpucheck model` simulates the device, and the hooks of `gpucheck run` count copies and waits by line."""
+"""Simulate a device in the program's own process, and record the errors that a real device would raise."""
 
 from __future__ import annotations
 
@@ -38,10 +37,9 @@ from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 from gpucheck.work.target import import_compiler
 
-# The most lines that are named for held memory, in the JSON too.
-_MOST_LINES = 12
+_MOST_LINES = 12  # lines that hold memory
 _MOST_ROWS, _MOST_TEXT = 50, 500
-# The first line of an error that a worker of a DataLoader sent, and a frame as Python writes it.
+# The first line of an error from a DataLoader's worker, and Python's text for a frame.
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
@@ -49,7 +47,7 @@ _sim: engine.Simulation
 _simulated = contextlib.ExitStack()
 _steps = _began_ns = 0
 _trains = False
-# Modules that keep references to parts of torch as they load, and so load before torch is simulated.
+# These modules keep references to parts of torch, so they are loaded before the simulation replaces the parts.
 _EARLY = (
     *("torch.distributions", "torch.distributed", "torch.distributed.tensor", "torch.nn.parallel"),
     *("torch.utils.checkpoint", "torch.amp"),
@@ -57,7 +55,7 @@ _EARLY = (
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Start the simulation and the counting. `asked` has the options, with the fields of an `options.SimulatedGpu`."""
+    """Start the simulation and the counting. `asked` has the steps, and the fields of an `options.SimulatedGpu`."""
     global _sim, _steps, _began_ns
     _began_ns = time.time_ns()
     for name in _EARLY:
@@ -70,19 +68,19 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
         where=here,
     )
-    # Each process of a machine has its own GPU there under torchrun.
+    # Under torchrun, each process has its own GPU.
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
     _sim = engine.Simulation(placements=Placements(memory), gpu=device, has_values=asked["values"], count=count)
     if not _sim.has_values:
-        # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects.
+        # torch must swap the objects, because a CPU parameter cannot take the data of a tensor without values.
         torch.__future__.set_swap_module_params_on_conversion(True)
-        # Without values there is nothing to validate, and an assumed value would fail the validation.
+        # An assumed value would fail the validation.
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
     _sim.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
-    made = _simulated.enter_context(simulated_cuda.simulated(_sim))
+    torch_calls = _simulated.enter_context(simulated_cuda.simulated(_sim))
     if threading.current_thread() is not threading.main_thread():
-        _enter_in_main(made)
+        _enter_in_main(torch_calls)
     _simulated.enter_context(engine.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
@@ -90,13 +88,13 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     for holder, name, _ in hooks._replaced:
         counting = vars(holder)[name]
         if callable(counting):
-            made.originals[counting] = counting.__wrapped__
+            torch_calls.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
     hooks.is_pinned = _sim.placements.is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
     if not _sim.has_values:
-        hooks._follow = lambda *args: None  # it would keep references to moved tensors, which must be swapped
+        hooks._follow = lambda *args: None  # references to moved tensors would prevent the swap
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, _note_iterator))
     hooks._replace(simulated_cuda.TorchCalls, "__torch_function__", _reaching)
@@ -110,7 +108,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
 
 
 def _enter_in_main(torch_calls: simulated_cuda.TorchCalls) -> None:
-    """Enter the modes in the main thread, which is already running, before its next line."""
+    """Enter the modes in the main thread, before its next line."""
 
     def enter(_: Any) -> int:
         for mode in (kernels.autocast_here(), torch_calls, engine.Dispatch(torch_calls.sim)):
@@ -122,8 +120,7 @@ def _enter_in_main(torch_calls: simulated_cuda.TorchCalls) -> None:
     ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
 
 
-# Objects that must stay alive.
-_kept: list[Any] = []
+_kept: list[Any] = []  # objects that must stay alive
 
 
 def _without_ours(shown: Any) -> Any:
@@ -149,14 +146,14 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _device_of(tensor: Any) -> str | None:
-    """Return the kind of simulated device of a tensor, as `run` names it; None for the host's."""
+    """Return the type of a tensor's simulated device; None for the host."""
     with memory_peaks.unseen():
         device = None if _sim.here.inside else _sim.placements.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
 def _substitutes() -> list[tuple[Any, str, Any]]:
-    """Return the replacements of functions that run differently here; each is reported once when it is used."""
+    """Return the replacements of functions that run differently here. Each reports its first use."""
     distributed = torch.distributed
     patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
@@ -170,18 +167,18 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
             return init(backend or "gloo", *args, **kwargs)
 
         def group(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
-            asked = str(backend).lower()
-            if "nccl" in asked:
+            requested = str(backend).lower()
+            if "nccl" in requested:
                 _remark(_OF_NCCL)
                 backend, kwargs = "gloo", {**kwargs, "backend_options": None}
-            made = whole(size, rank, ranks, backend, *args, **kwargs)
-            if "nccl" in asked and "cpu" not in asked and made[0] in world.pg_map:
-                world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
-            return made
+            created, store = whole(size, rank, ranks, backend, *args, **kwargs)
+            if "nccl" in requested and "cpu" not in requested and created in world.pg_map:
+                world.pg_map[created] = (distributed.Backend("nccl"), store)
+            return created, store
 
         for owner in (distributed, c10d):
             patches += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
-        # Tensors that torch creates for collectives of objects must be on a device that the group accepts.
+        # The group must accept the device of the tensors that torch creates for collectives of objects.
         of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         patches += [
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
@@ -211,12 +208,12 @@ _OF_GROUPS = (
 
 
 def _is_of_nccl(group: Any) -> bool:
-    """Return whether a group was asked for with NCCL alone: it takes no tensor of the CPU."""
+    """Return whether the program requested NCCL alone for a group. NCCL accepts no CPU tensor."""
     return str(torch.distributed.get_backend(group)) == "nccl"
 
 
 def _sending(original: Any) -> Any:
-    """Return a method of groups, which each operation of `torch.distributed` calls. NCCL refuses tensors of the CPU."""
+    """Return the method of a process group, which now refuses CPU tensors as NCCL does."""
 
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +231,7 @@ _compile = torch.compile
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """Answer `torch.compile` with the model itself, because the operations of compiled code cannot be seen."""
+    """Return the model itself instead of compiled code, whose operations the simulation cannot see."""
     _compile(**options)  # raises torch's errors for an unknown keyword and an unsupported Python
     _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model
@@ -242,7 +239,7 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 
 @functools.cache
 def _remark(text: str) -> None:
-    """Report once how the run differs from one on a device, with the first line."""
+    """Report a difference from a run on a device, once, with the first line."""
     _say("remark", text=text, place=text_of(here()))
 
 
@@ -253,16 +250,15 @@ def _end_here() -> None:
     raise SystemExit(0)
 
 
-# By iterator of a loader: its rounds, and the steps and the time in backward passes when it began.
+# By iterator of a loader: its rounds so far, and the steps and the time in backward passes at its first round.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-# A loop has got a batch from a loader, and will end after the requested rounds. Other programs are ended at their step.
+# Whether a loop has got a batch from a loader. The loop ends after the requested rounds; other programs end at a step.
 _is_fed = False
-# A program trains at most this many times the requested steps, because it may start its loops over loaders again.
-_MOST_EPOCHS = 3
+_MOST_EPOCHS = 3  # a program may repeat its loops over loaders until it has made this many times the requested steps
 
 
 def _following(original: Any) -> Any:
-    """Return a loader's `__next__` that ends after the requested rounds, or steps while gradients accumulate."""
+    """Return a loader's `__next__` that ends after the requested rounds, or steps if gradients accumulate."""
 
     def following(self: Any) -> Any:
         global _is_fed
@@ -272,10 +268,10 @@ def _following(original: Any) -> Any:
             if done >= _steps:
                 _end_here()
             return original(self)
-        batch = original(self)  # the loader may have fewer rounds
+        batch = original(self)  # raises StopIteration if the loader has fewer rounds
         rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
-        gathers = _trains and backward != backward_before and done - done_before < _steps
-        if rounds >= _steps and not gathers:
+        is_accumulating = _trains and backward != backward_before and done - done_before < _steps
+        if rounds >= _steps and not is_accumulating:
             _end_loop(frame)
             raise StopIteration
         _rounds[self] = rounds + 1, done_before, backward_before
@@ -285,12 +281,12 @@ def _following(original: Any) -> Any:
     return following
 
 
-def _note_iterator(made: Any, *_: Any) -> None:
-    _rounds.pop(made, None)  # a loader restarts an iterator whose workers are kept
+def _note_iterator(iterator: Any, *_: Any) -> None:
+    _rounds.pop(iterator, None)  # a loader with persistent workers restarts its iterator
 
 
 def _is_by_hand(frame: FrameType) -> bool:
-    """Return whether the user's code calls `next()` and does not expect an end."""
+    """Return whether the user's code calls `next()` and does not handle StopIteration."""
     code = frame.f_code
     is_called = not {"next", "__next__"}.isdisjoint(code.co_names) and "StopIteration" not in code.co_names
     return is_called and not _is_loop(frame) and rank(code.co_filename) == 0
@@ -301,11 +297,11 @@ def _is_loop(frame: FrameType) -> bool:
 
 
 def _end_loop(frame: FrameType) -> None:
-    """Record that a loop over a loader is ended early. From now on, no older file is overwritten."""
+    """Record that a loop over a loader is ended early, and protect the program's older files."""
     _spare()
-    at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
-    for number, outer in enumerate(at):
-        if not number or _is_loop(outer):  # the loop itself, and the loops around it that continue through generators
+    outward = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
+    for number, outer in enumerate(outward):
+        if not number or _is_loop(outer):  # the loop, and outer loops over generators that use this loop
             _say_left(outer.f_code, outer.f_lineno, is_loop=True)
 
 
@@ -316,19 +312,13 @@ def _spare() -> None:
 
 @functools.cache
 def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
-    """Record a user's line that was left before its function ended."""
+    """Record a user's line at which a function ended early."""
     if rank(code.co_filename) == 0:
-        _say(
-            "left",
-            file=hooks.lines.path(code.co_filename),
-            function=0 if code.co_name == "<module>" else code.co_firstlineno,
-            line=line,
-            is_loop=is_loop,
-        )
+        function = 0 if code.co_name == "<module>" else code.co_firstlineno
+        _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
 
 
-# The code objects that called torch.
-_ran: set[CodeType] = set()
+_ran: set[CodeType] = set()  # the code objects that called torch
 
 
 def _reaching(original: Any) -> Any:
@@ -345,7 +335,6 @@ def _reaching(original: Any) -> Any:
 
 
 def _say_ran() -> None:
-    """Record the user's functions that called torch, and all files that may define others."""
     ran: dict[str, list[int]] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -363,8 +352,7 @@ def _note_training(*_: Any) -> None:
     _trains = True
 
 
-# The bytes of parameters, gradients and optimizer states after the last step.
-_sums: dict[str, int] = {}
+_sums: dict[str, int] = {}  # the bytes of parameters, gradients and optimizer states after the last step
 
 
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -373,20 +361,19 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Sum the memory that training keeps. After a step all of it exists, including the gradients."""
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
             _sums.update(memory_peaks.sums(hooks._steps.optimizers, lambda x: _sim.placements.device(x) == COUNTED))
 
 
 def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
-    """Return the replacements of calls that write over a file: they leave files from before `began_ns` alone."""
+    """Return replacements of calls that overwrite files. They do not overwrite files from before `began_ns`."""
 
     def is_older(path: Any) -> bool:
         is_file = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
         try:
             was_before = is_file and os.stat(path).st_ctime_ns < began_ns
-        except OSError:  # it was removed since
+        except OSError:  # the file was removed since
             return False
         if was_before:
             _remark(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
@@ -457,13 +444,8 @@ def _say_error(error: BaseException) -> None:
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    _say(
-        "stopped",
-        kind=type(error).__name__,
-        text=text,
-        place=text_of(place),
-        of_device=placement.is_of_device(error, text),
-    )
+    of_device = placement.is_of_device(error, text)
+    _say("stopped", kind=type(error).__name__, text=text, place=text_of(place), of_device=of_device)
 
 
 def _row_of(moment: Moment[Place]) -> dict[str, Any]:

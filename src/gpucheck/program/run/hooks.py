@@ -1,7 +1,7 @@
 """Count the copies and waits of a program by line, and the times of its steps, in the program's own process.
 
-A few functions of torch are replaced by measured ones. All counts go to the shared counters; nothing is printed,
-started or kept open. A failure of gpucheck is noted there, and ends the counting but not the program.
+Measured functions replace a few functions of torch, and count into the shared counters. A failure of gpucheck ends the
+counting, not the program.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from gpucheck.program.run.counters import SITES_AT
 
 now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
-_DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
-# The first copies of a line are examined closely, up to this number, and later one copy in this many. If something was
-# seen in them, all copies of the line are examined.
+# This many first copies of a line are examined, then one copy in this many, or all after an unchanged tensor.
 _CLOSELY = 32
-# Other optimizers may step this often before the optimizer whose steps are counted is considered gone.
+# After this many steps of other optimizers, the optimizer whose steps are counted is considered gone.
 _MOST_OTHERS = 8
 
 # The shared counters. A process that the program forks counts into its own memory, which nobody reads.
@@ -40,22 +38,21 @@ memory: counters.SharedMemory = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
-# Threads in which a counted call is running. Waits inside it do not count, because printing a tensor waits many times.
+# Threads that run a counted call. Waits inside the call do not count: printing a tensor waits many times.
 _silent: set[int] = set()
 
 _sites: dict[tuple[str, int, int], int] = {}
-# The tensor that was moved last at each site, with its version. A second copy of it is unnecessary.
+# The last moved tensor of each site, with its version. A second copy of the same version is unnecessary.
 _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 _followed: set[int] = set()
 _was_pinned: dict[int, bool | None] = {}
 
 
 def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
-    """Return the number of the site: the user's line at which `frame` was called, and the kind of call; -1 without
-    room. A call that `fills` an existing tensor has no result that could be discarded."""
-    # The user's own code makes most calls, at lines that have a site already.
+    """Return the number of the site for the user's line and the kind of call, or -1 if the counters are full. A call
+    that `fills` an existing tensor has no result to discard."""
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
-    if number is not None:
+    if number is not None:  # most calls are at a line of the user that has a site
         return number
     at = lines.caller(frame) or frame
     key = (kind, id(at.f_code), at.f_lasti)
@@ -68,7 +65,7 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     line = {"say": "site", "site": number, "kind": kind, "file": lines.path(at.f_code.co_filename), "line": at.f_lineno}
     has_room = number < counters.MOST_SITES and counters.write(memory, cells, line | {"discarded": discarded})
     cells[counters.SITES if has_room else counters.SITES_LOST] += 1
-    # A loop with neither a backward pass nor an optimizer uses a device too, so its peak is read here.
+    # The peak is read here too, for loops without a backward pass and an optimizer.
     memory_peaks.read(cells, cells[counters.PHASE])
     _sites[key] = number if has_room else -1
     _kept_codes.append(at.f_code)
@@ -80,7 +77,7 @@ _kept_codes: list[Any] = []
 
 
 def _count(site: int, size: int, spent_ns: int) -> int:
-    """Count one call at a site. Return the index of its row, or -1."""
+    """Count a call at a site. Return the index of the site's row, or -1 for the site -1."""
     if site < 0:
         return -1
     at = SITES_AT + site * _WIDTH
@@ -88,7 +85,7 @@ def _count(site: int, size: int, spent_ns: int) -> int:
     if size:
         cells[at + _BYTES] += size
     cells[at + _TIME] += spent_ns
-    step = cells[_DONE] + 1
+    step = cells[counters.STEPS] + 1
     if cells[at + _LAST] != step:
         cells[at + _LAST] = step
         cells[at + _STEPS] += 1
@@ -113,11 +110,11 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
     if thread == _main_thread:
-        cells[_WAITS_NS] += spent
+        cells[counters.WAITS_NS] += spent
 
 
 def _reader(kind: str, original: Callable[..., Any], *, sized: bool) -> Callable[..., Any]:
-    """Return a function whose read of a device's tensor counts as one wait, with its bytes if `sized`."""
+    """Return the function, which now counts as one wait if it reads a tensor on a device."""
 
     @functools.wraps(original)
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +142,7 @@ def _without_ours(error: BaseException) -> None:
 
 
 def _at_their_line(shown: Any) -> Any:
-    """Return the function that prints a warning; one from a line of gpucheck is shown at the program's line."""
+    """Return the function that prints a warning, with the program's line instead of a line of gpucheck."""
 
     def show(message: Any, category: Any, filename: str, lineno: int, *args: Any) -> None:
         frame = sys._getframe(1)
@@ -158,7 +155,7 @@ def _at_their_line(shown: Any) -> Any:
 
 
 def measured(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, which now passes the result, arguments, start and caller of each call to `note`."""
+    """Return the function, which now passes the result, arguments, start time and caller of each call to `note`."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +172,7 @@ def measured(note: Callable[..., None], original: Callable[..., Any]) -> Callabl
 
 
 def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Count a wait for a device, a stream or an event, which takes no tensor."""
+    """Return the function, which now counts as a wait for a device, a stream or an event."""
 
     def note(result: Any, args: Any, kwargs: Any, began: int, frame: FrameType) -> None:
         if memory_peaks.is_used():
@@ -205,18 +202,16 @@ def _copied(
         return
     try:
         with memory_peaks.unseen():
-            # A change of dtype or layout on one device is no copy.
-            if source == target and moved.device == result.device:
+            if source == target and moved.device == result.device:  # a change of dtype or layout
                 return
             kind = "to_device" if source is None else "to_host" if target is None else "between"
             site = _site(kind, frame, fills=fills)
             at = _count(site, memory_peaks.size(moved), spent)
             if thread == _main_thread:
-                # A copy to the host returns after the earlier work of the device, so its time counts as waiting.
-                cells[_WAITS_NS if target is None else _COPIES_NS] += spent
+                # A copy to the host first waits for the device's earlier work, so its time counts as a wait.
+                cells[counters.WAITS_NS if target is None else counters.COPIES_NS] += spent
             if at >= 0:
                 host = moved if source is None else result if target is None else None
-                # `non_blocking` is the first positional argument that is a bool, else the keyword.
                 flags = (value for value in rest if isinstance(value, bool))
                 is_asynchronous = source is None and bool(next(flags, kwargs.get("non_blocking", False)))
                 _look_at(moved, host, site, at, is_asynchronous)
@@ -225,7 +220,7 @@ def _copied(
 
 
 def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -> None:
-    """Count the kind of memory on the host's side, and unchanged tensors that are copied again."""
+    """Count pinned and pageable memory on the host's side, and repeated copies of an unchanged tensor."""
     looks = cells[at] <= _CLOSELY or not cells[at] % _CLOSELY
     if host is not None:
         pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
@@ -238,7 +233,6 @@ def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -
 
 
 def _follow(moved: Any, site: int, at: int) -> None:
-    """Count a tensor that is copied again and has not changed."""
     if not torch_private.has("torch.Tensor._version"):
         return
     try:
@@ -253,7 +247,7 @@ def _follow(moved: Any, site: int, at: int) -> None:
 
 
 def is_pinned(tensor: Any) -> bool | None:
-    """Return whether the host's side of a copy is page-locked; None for a class that may refuse the call."""
+    """Return whether a host tensor is pinned; None for a class that may refuse the call."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
     with memory_peaks.unseen_by_modes():
@@ -261,7 +255,7 @@ def is_pinned(tensor: Any) -> bool | None:
 
 
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the loader's `__next__`, measured. All of its time counts as waiting for data."""
+    """Return a loader's `__next__`, whose whole time now counts as waiting for data."""
 
     @functools.wraps(original)
     def following(self: Any) -> Any:
@@ -278,11 +272,11 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             spent = now() - began
-            if site >= 0:  # a call without a batch counts too, because the program waits for the end of the data
+            if site >= 0:  # the program also waits for the end of the data
                 cells[SITES_AT + site * _WIDTH + _TIME] += spent
             if threading.get_ident() == _main_thread:
                 cells[counters.DATA_NS] += spent
-                # Copies inside the call are part of the wait for data, so that no time counts twice.
+                # The wait for data includes the copies inside the call. No time may count twice.
                 cells[counters.COPIES_NS], cells[counters.WAITS_NS] = copies, waits
 
     return following
@@ -308,18 +302,18 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(phase: int) -> None:
-    memory_peaks.read(cells, cells[counters.PHASE])  # the peaks so far belong to the phase before
+    memory_peaks.read(cells, cells[counters.PHASE])  # the peaks so far belong to the previous phase
     cells[counters.PHASE] = phase
 
 
 def forward_begins(*_: Any) -> None:
-    """Begin the forward phase when data is fetched or a module runs after a backward pass."""
+    """Begin the forward phase, when the program fetches data or runs a module after a backward pass."""
     if cells[counters.PHASE] == 2:
         _enter(0)
 
 
 class _Steps:
-    """The end of each step: an optimizer's step, or a call of `gpucheck.api.step`."""
+    """Ends steps: at an optimizer's step, or at a call of `gpucheck.api.step`."""
 
     def __init__(self) -> None:
         self.began = now()
@@ -329,8 +323,7 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
-        # It gets each step's row, as it is in the shared counters.
-        self.listener: Callable[[tuple[int, ...]], None] = lambda row: None
+        self.listener: Callable[[tuple[int, ...]], None] = lambda row: None  # it gets the counters' row of each step
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.optimizers.add(optimizer)
@@ -338,7 +331,7 @@ class _Steps:
         _enter(2)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the end of an optimizer's step. Only the steps of the first of several optimizers count."""
+        """End a step, if the optimizer is the first of the program's optimizers."""
         if self.inside:
             cells[counters.OPTIMIZER_NS] += now() - self.inside
         if cells[counters.EXPLICIT_STEPS]:
@@ -372,8 +365,7 @@ class _Steps:
         self.began, self.before, self.cpu = ended, totals, cpu
 
 
-# The tracer, until it has written its counts.
-_tracing: Any = None
+_tracing: Any = None  # the tracer, until it has written its counts
 
 
 def _stop_trace() -> None:
@@ -388,11 +380,11 @@ _steps = _Steps()
 
 
 def step() -> None:
-    """End a step at the program's request. From the first call on, only these calls end steps."""
+    """End a step at the program's request. After the first call, optimizers no longer end steps."""
     is_new = not cells[counters.EXPLICIT_STEPS]
     cells[counters.EXPLICIT_STEPS] = 1
     if is_new and cells[counters.STEPS]:
-        # The optimizers' steps so far do not count. Otherwise the first step would be only a part of one.
+        # The time since the optimizer's last step is only a part of a step, and is left out.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
     else:
         _steps.end()
@@ -400,19 +392,14 @@ def step() -> None:
 
 device_of = memory_peaks.device_of
 
-_SCALARS = {
-    "item": "item",
-    "is_nonzero": "bool",
-    **{f"__{kind}__": kind for kind in ("bool", "float", "int", "complex", "index")},
-}
-# Only methods are replaced: TorchScript and subclasses compare functions such as torch.nonzero with the originals.
-_READERS = {
-    **{name: name for name in ("nonzero", "equal", "masked_select", "tolist")},
-    **dict.fromkeys(("__repr__", "__format__"), "print"),
-}
+_NUMBERS = ("bool", "float", "int", "complex", "index")
+_SCALARS = {"item": "item", "is_nonzero": "bool", **{f"__{name}__": name for name in _NUMBERS}}
+# Functions such as torch.nonzero are not replaced: TorchScript and subclasses compare them with the originals.
+_READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
+_READERS |= dict.fromkeys(("__repr__", "__format__"), "print")
 LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
 LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
-# Attributes that were replaced: the holder, the name, and the original; None if it was inherited.
+# The replaced attributes: the holder, the name, and the original, which is None if the holder inherited it.
 _replaced: list[tuple[Any, str, Any]] = []
 
 
@@ -436,8 +423,7 @@ def install() -> None:
     def listed(known: Any) -> Any:
         return [*known, *(getattr(tensor, name) for name in ("to", "cuda", "cpu", "copy_"))]
 
-    # A lazy parameter accepts only listed methods.
-    for owner, name, _ in torch_private.replacing(LAZY, listed):
+    for owner, name, _ in torch_private.replacing(LAZY, listed):  # a lazy parameter accepts only listed methods
         _replace(owner, name, listed)
     for name in ("cuda", "xpu", "mps", "accelerator", "mtia"):
         for method in ("synchronize", "empty_cache"):
@@ -465,7 +451,6 @@ def uninstall() -> None:
 
 
 def begin(shared: counters.SharedMemory, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
-    """Measure this process from now on, and write to the shared counters."""
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
@@ -485,7 +470,6 @@ def begin(shared: counters.SharedMemory, folder: str, trace: int = 0, use: torch
 
 
 def _forked() -> None:
-    """Count nothing in a process that the program forked."""
     global memory, cells
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
@@ -494,7 +478,6 @@ def _forked() -> None:
 
 
 def _end() -> None:
-    """Record the error that ended the program, and the holders of memory if it ran out."""
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended while steps were traced
     memory_peaks.read(cells, cells[counters.PHASE])

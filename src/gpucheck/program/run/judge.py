@@ -1,4 +1,4 @@
-"""Judge a run: make findings from its result. For a dry run, also make the result from the shared counters. Pure.
+"""Judge a run, and build the result of a dry run from the shared counters. Pure.
 
 The findings say what a line costs, not what you would save by removing it.
 """
@@ -25,19 +25,17 @@ from gpucheck.report.results.model import UnjudgedOperation
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, DryStop, OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, duration, percent
 
-# A line with a smaller share of the time gives an `info`, not a warning.
-_WORTH = 0.01
-# Copies of up to `_SMALL` bytes cost by their number. The other two are the limits per step and in all.
+_WORTH = 0.01  # a line with a smaller share of the time gives an `info`, not a warning
+# The number of copies up to `_SMALL` bytes determines their cost. The next two are the limits per step and in all.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
-# A line is a habit if it runs this often and in this share of the steps, or, without steps, this often in all.
+# A line is a habit if it runs this often and in this share of the steps. Without steps, the last number is the limit.
 _OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
-# A GPU or CPU that works for a smaller share of the time is idle, and the program waits for something else.
-IDLE = 0.5
+IDLE = 0.5  # a GPU or CPU that works for a smaller share of the time is idle
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
-    """Return the findings, that on time first. Paths below `folder` are relative to it."""
+    """Return the findings. The first is on time. Paths below `folder` become relative."""
     judged = [time_finding(result)]
     if _is_broken_off(result):
         judged.append(_end(result, folder))
@@ -54,7 +52,6 @@ def in_child(pid: int) -> str:
 
 
 def not_seen(failure: str | None, child: int = 0) -> Finding:
-    """Return the finding on a program that was not measured because gpucheck failed or it did not load torch."""
     if failure is not None:
         title, why = "gpucheck could not measure the program", f"a bug in gpucheck: {failure}"
         fix = "report it with the program's first lines, at the project's issue tracker"
@@ -65,11 +62,11 @@ def not_seen(failure: str | None, child: int = 0) -> Finding:
     return Finding("run.not_seen", "inconclusive", "the program did not load torch")
 
 
-UNSEEN = "the program loaded torch in a way that it does not see"
+UNSEEN = "the program loaded torch in a way that gpucheck does not see"
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """Return the findings on single lines. One that takes a noticeable share of the time gives a warning."""
+    """Return the findings on single lines. A line with a noticeable share of the time gives a warning."""
     judged = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
@@ -81,7 +78,6 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
 
 
 def place_text(file: str | None, line: int | None, folder: str) -> str:
-    """Return a place such as `train.py:31`, relative to `folder`."""
     return f"{_named(file, folder)}:{line}" if file else "an unknown line"
 
 
@@ -105,10 +101,10 @@ def time_finding(result: RunResult) -> Finding:
         "data": "more num_workers, or cheaper transforms, in the DataLoader",
         "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
     }
-    at_work = result.shares.cpu if result.shares is not None else None
-    if at_work is not None and at_work < IDLE:  # the CPU is idle too, so launching kernels is not the bottleneck
+    cpu_share = result.shares.cpu if result.shares is not None else None
+    if cpu_share is not None and cpu_share < IDLE:  # the bottleneck is not the launch of kernels
         waits = "the program waits for files, the network or another rank"
-        fixes["host"] = f"the CPU worked for only {percent(at_work)} of the time: {waits}"
+        fixes["host"] = f"the CPU worked for only {percent(cpu_share)} of the time: {waits}"
     verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
 
@@ -117,7 +113,7 @@ def _is_broken_off(result: RunResult) -> bool:
     return result.error is not None or bool(result.exit)
 
 
-# Words of an error that `gpucheck explain` may know.
+# Words in errors that `gpucheck explain` may know.
 _OF_DEVICES = re.compile(r"\b(CUDA|cu(BLAS|DNN)|NCCL|NVIDIA|HIP|ROCm|MPS|XPU|GPU)\b", re.IGNORECASE)
 
 
@@ -139,7 +135,6 @@ def _end(result: RunResult, folder: str) -> Finding:
 
 
 def signal_name(code: int) -> str:
-    """Return `SIGKILL` for the status -9."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
@@ -153,14 +148,13 @@ def _growth(result: RunResult, folder: str) -> Finding:
     if kept:
         worst = max(kept, key=lambda line: line.kept_bytes_per_step)
         message += f"; most is created at {place_text(worst.file, worst.line, folder)}"
-        # A graph is held by no container, but its loss may be.
+        # No container holds a graph's tensors, but a container may hold the loss.
         held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
 def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
-    """Return the finding on an out-of-memory error: the holders, the cause and the first thing to change."""
     parts = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
@@ -181,7 +175,6 @@ def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
     return Finding("run.memory.full", "fail", title, message, evidence, advice_of(memory), device)
 
 
-# The title and the fix by what is to blame.
 _BLAMED = {
     "pinned": (BY_ID["oom.host"].title, BY_ID["oom.host"].fix),
     "runtime": (BY_ID["oom.runtime"].title, BY_ID["oom.runtime"].fix),
@@ -194,7 +187,6 @@ _BLAMED = {
 
 
 def advice_of(memory: OutOfMemory) -> str | None:
-    """Return the first thing to change after an out-of-memory error."""
     if memory.blame in _BLAMED:
         return _BLAMED[memory.blame][1]
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
@@ -219,13 +211,12 @@ def window_s(result: RunResult) -> float:
 
 
 def _cost(line: RunLine) -> str:
-    moved = f" {capacity(line.bytes)}" if line.bytes else ""
-    spent = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run has no times
-    return f"{line.count} times{',' if moved else ''}{moved}{spent}"
+    size = f", {capacity(line.bytes)}" if line.bytes else ""
+    time = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run has no times
+    return f"{line.count} times{size}{time}"
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
-    """Return whether a line's call happens in most steps."""
     steps = result.steps.count if result.steps is not None else 0
     if steps < _OFTEN:
         return count >= _OFTEN_IN_ALL
@@ -240,7 +231,7 @@ def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[t
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
-    # Repeated copies of an unchanged tensor have their own advice above, so the rest counts only new ones.
+    # Repeated copies of an unchanged tensor have the advice above, and do not count below.
     new = line.count - line.unchanged_again
     if min(line.unpinned_async, new) >= _OFTEN:
         title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
@@ -263,10 +254,9 @@ def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[t
 
 
 def costly(result: RunResult) -> Iterator[RunLine]:
-    """Yield the lines that get a row in the table: those that take time or have a finding."""
-    named = {(finding.evidence.get("file"), finding.evidence.get("line")) for finding in findings(result)}
+    judged = {(finding.evidence.get("file"), finding.evidence.get("line")) for finding in findings(result)}
     for line in result.lines:
-        if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in named:
+        if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in judged:
             yield line
 
 
@@ -275,7 +265,7 @@ _FORK_FIX = (
     "with spawn"
 )
 _ENDED_LOOPS = "loops over a DataLoader were ended early, which may be the cause"
-# Uncounted bytes may fill the memory from this share on: workspaces, NCCL's buffers, the context, fragmentation.
+# From this share on, workspaces, NCCL's buffers, the context and fragmentation may fill the rest of the memory.
 _CLOSE = 0.9
 
 
@@ -290,7 +280,6 @@ def dry_result(
     assert options.dry is not None
     stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
     end = next(read.lines_of("end"), None)
-    # `run` sorts its lines by time. A dry run has no times, so its lines are sorted by count.
     fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
     lines = (DryLine(**row | {"file": _named(row["file"], folder)}) for row in fields if row["kind"] != "data")
     return DryResult(
@@ -325,20 +314,19 @@ def rows_of(read: counters.CounterData, kind: str, made: type[_Row]) -> tuple[_R
 
 
 def _errors_caught(read: counters.CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:
-    """Yield dtype errors that the program caught, and errors of forked processes."""
     for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
             yield replace(error, times=times)
-    if stopped is None:  # a forked worker's error may also have ended the program
+    if stopped is None:  # else a worker's error may have ended the program
         yield from rows_of(read, "fork", results.CaughtError)
 
 
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
-    """Return all findings of a dry run, the worst first. The advice on copies is that of `run`, without times."""
+    """Return the findings of a dry run, worst first. The advice on copies is `run`'s, without times."""
     untimed = replace(counted, lines=tuple(replace(line, time_s=0.0) for line in counted.lines))
     advice = of_lines(untimed, folder)
-    for finding in advice:  # findings of a line share their evidence
+    for finding in advice:  # the findings of a line share an evidence dict, so a second `pop` finds nothing
         finding.evidence.pop("time_s", None)
     judged = [
         *_mismatches(result),
@@ -355,7 +343,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
 
 
 def placed(result: DryResult) -> str:
-    """Return the title for a run without misplaced tensors, with the functions that are known not to have run."""
+    """Return the title of a run without misplaced tensors, with the functions that certainly did not run."""
     is_whole = not result.not_reached and not is_of_ended_loops(result)
     text = f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
     were = "was" if len(result.not_reached) == 1 else "were"
@@ -363,7 +351,7 @@ def placed(result: DryResult) -> str:
 
 
 def is_of_ended_loops(result: DryResult) -> bool:
-    """Return whether the program failed after loops over a DataLoader were ended early, not because of a device."""
+    """Return whether the early end of loops over a DataLoader may have made the program fail."""
     stop = result.stopped
     if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
         return False
@@ -383,22 +371,22 @@ def _how_far(result: DryResult) -> str:
 def _mismatches(result: DryResult) -> Iterator[Finding]:
     for mismatch in result.mismatches:
         entry = mismatch.mismatch
-        made = model_judge.mismatch(entry)
+        found = model_judge.mismatch(entry)
         status = result.exit if result.stopped is None and not mismatch.ended else 0
         verdict: Verdict = "fail" if mismatch.ended or status else "warn"
-        message = made.message
+        message = found.message
         if mismatch.assumed:
             verdict = "inconclusive" if mismatch.ended else "warn"
             message = f"{message}; {mismatch.assumed} values were assumed before"
         if not mismatch.ended:
             message = f"{message}; {_caught(mismatch.times)}" + (f" and ended with status {status}" if status else "")
-        evidence = {**made.evidence, "ended": mismatch.ended, "times": mismatch.times}
-        fix = made.fix
+        evidence = {**found.evidence, "ended": mismatch.ended, "times": mismatch.times}
+        fix = found.fix
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in entry.operands):
             fix = f'{entry.place}: pass generator=torch.Generator(device="{entry.expected}")'
         if entry.operation == "Tensor.pin_memory" and all(operand.variable is None for operand in entry.operands):
             fix = f"{entry.place}: leave out pin_memory, or keep the data on the CPU"  # the DataLoader makes this call
-        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
+        yield replace(found, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     for caught in result.mixed:
         place = caught.place or "an unknown line"
         name, text, fix = _known(caught.text, place) or ("run.dry.dtype", caught.text, None)
@@ -406,8 +394,8 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 
 
 def _known(text: str, place: str) -> tuple[str, str, str] | None:
-    """Return the ID, message and fix of a known error, given only its text, such as a worker's; else None."""
-    # The shared memory keeps at least 159 characters of a forked process's error. Each known text is shorter.
+    """Return the ID, message and fix of an error with a known text, else None."""
+    # The counters keep at least 159 characters of a forked process's error. Each known text is shorter.
     if rules.UNSAFE in text:
         return "run.dry.dtype", text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
     if re.search(rules.NO_KERNEL, text):
@@ -438,11 +426,11 @@ def _undone(result: DryResult) -> Iterator[Finding]:
 
 
 def _stop(result: DryResult) -> Iterator[Finding]:
-    """Yield the finding on an early end of the program. Only an error that a real GPU would raise too is a failure."""
+    """Yield the finding on an early end. An error fails only if a real GPU would raise the error too."""
     stop = result.stopped
     if stop is None:
         code = result.exit or 0
-        if code < 0 or result.memory is None:  # a normal end would have written the memory and the caught errors
+        if code < 0 or result.memory is None:  # a normal end writes the memory and the caught errors
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         elif is_of_ended_loops(result):
@@ -493,7 +481,7 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """Return the first thing to change, in `run`'s words, from the bytes held at the peak."""
+    """Return the advice of `run`, from the bytes held at the peak."""
     peak = memory.peak
     gradients, optimizer = memory.gradients_bytes or 0, memory.optimizer_bytes or 0
     if peak.made_in:  # gradients and optimizer states may have been created after the peak

@@ -1,5 +1,4 @@
-"""Record the memory that the program holds, in its own process, and the holders after an out-of-memory error and in
-traced steps. The rules for which tensors count and which lines are the user's are here too."""
+"""Record the program's memory in its own process: peaks, the holders after an out-of-memory error, and traced steps."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from gpucheck.machine import torch_private
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
 
-# Overrides of torch functions in the program must not see gpucheck's own calls.
+# Hides gpucheck's own calls from the program's overrides of torch functions.
 unseen = torch_private.need("torch._C.DisableTorchFunction")
 _modes = torch_private.find("torch._C._len_torch_function_stack", lambda: 1)
 unseen_by_modes = torch_private.find("torch._C._DisableTorchDispatch", contextlib.nullcontext)
@@ -35,8 +34,7 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def device_of(tensor: Any) -> str | None:
-    """Return the type of accelerator that holds the tensor, or None for the host. Host tensors cost no copy or wait."""
-    kind: str | None  # None stands for a subclass whose `device` is not a torch device
+    """Return the type of accelerator that holds the tensor; None for the host, and for a subclass without a device."""
     if type(tensor) in _PLAIN and not _modes():  # reading a property calls no override of the program
         if tensor.is_cpu:  # the most frequent case, and the fastest check
             return None
@@ -48,7 +46,7 @@ def device_of(tensor: Any) -> str | None:
 
 
 def is_used() -> bool:
-    """Return whether this process uses an accelerator. No call waits for a device if it does not."""
+    """Return whether this process uses an accelerator, so that a call can wait for it."""
     return bool(
         torch.cuda.is_initialized()
         or torch.xpu.is_initialized()
@@ -68,8 +66,8 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Lines:
-    """The owners of code. `distance` takes a file as code objects name it, and returns 0 for the user's code and the
-    program's own package, 1 for an installed package, and 2 for torch, Python, gpucheck and generated code."""
+    """The owners of code. `distance(file)` is 0 for the user's code and the program's own package, 1 for an installed
+    package, and 2 for torch, Python, gpucheck and generated code. Files have the names that code objects give them."""
 
     def __init__(self, folder: str, main_file: str | None) -> None:
         self.folder = folder
@@ -98,7 +96,7 @@ class Lines:
     def _distance(self, file: str) -> int:
         if file.startswith("<"):
             return 0 if file == "<stdin>" else 2
-        # A link to a file counts as part of the folder that contains it, because some installers link every file.
+        # A linked file belongs to the folder with the link, because some installers link every file.
         folder, name = os.path.split(self.path(file))
         real = os.path.join(os.path.realpath(folder), name)
         within = [(len(place), rank) for place, rank in self._distances.items() if real.startswith(place)]
@@ -108,9 +106,9 @@ class Lines:
 
 _WIDTH = len(counters.DEVICE)
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-# Devices in use are looked up only once in this many readings, because each takes about ten microseconds a device.
+# gpucheck searches for new devices once in this many readings: a search takes about 10 µs for each device.
 _LOOK_AGAIN = 256
-# Limits on the named holders, on the depth of nested containers, and on the members of each.
+# The most holders, levels of nested containers, and members of a container.
 _MOST_HOLDERS, _DEPTH, _MOST_MEMBERS = 12, 3, 10_000
 _TEXT = 2000
 
@@ -121,13 +119,12 @@ _readings = 0
 
 
 def observe(say: Callable[[dict[str, Any]], bool], lines: Lines) -> None:
-    """Report out-of-memory errors to `say` from now on."""
     global _say, _lines
     _say, _lines = say, lines
 
 
 def read(cells: memoryview, phase: int) -> None:
-    """Record each device's memory. A new peak is recorded with the current step and this phase."""
+    """Record each device's memory. A new peak gets the current step and this phase."""
     global _readings
     stats_of = torch_private.find("torch._C._cuda_memoryStats")
     if stats_of is None or not torch.cuda.is_initialized():
@@ -163,7 +160,7 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
 
 
 def current_memory(cells: memoryview) -> tuple[int, int, int]:
-    """Return the bytes allocated and reserved on all devices, and the resident set. An unknown value is -1."""
+    """Return the allocated and reserved bytes of all devices, and the resident set in bytes. Unknown values are -1."""
     rows = [counters.DEVICES_AT + index * _WIDTH for index in _devices]
     allocated, reserved = (sum(cells[at + place] for at in rows) if rows else -1 for place in (1, 2))
     return allocated, reserved, resident()
@@ -171,7 +168,7 @@ def current_memory(cells: memoryview) -> tuple[int, int, int]:
 
 def resident() -> int:
     """Return the process's resident set in bytes, or -1 if the system does not report it."""
-    try:  # a program that closes all descriptors would reuse the number of an open file
+    try:  # no file stays open: a program that closes all descriptors would reuse the number
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * _PAGE
     except OSError:
@@ -179,47 +176,32 @@ def resident() -> int:
 
 
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
-    """Record a failed allocation. torch's allocator calls this before it raises the error."""
+    """Record a failed allocation, for torch's allocator, before it raises the error."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
     _say({"say": "oom", "device": device, "asked": asked, **row})
 
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
-    """Record the error that ended the program: class, text and the user's line. Add the holders if memory ran out."""
+    """Record the error that ended the program, and the holders of memory if memory ran out."""
     cause, link = messages.cause_in(messages.chain_of(error))
-    # Pinned memory is on the host, so its tensors fill no device.
-    is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
-    # Metal shares the host's memory, so the known tensors do not explain how it was filled.
+    is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")  # pinned memory fills no device
+    # Metal shares the host's memory, so tensors do not explain what fills the memory.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     trace = traceback.walk_tb(error.__traceback__)  # outermost first
     frames = [(frame, line) for frame, line in trace if _lines.distance(frame.f_code.co_filename) == 0]
     file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
-    _say(
-        {
-            "say": "error",
-            "kind": type(error).__name__,
-            "text": link.message[:_TEXT],
-            "cause": cause.id if cause else None,
-            "file": file,
-            "line": line,
-            "step": step,
-            "phase": phase,
-            "memory": is_memory,
-        }
-    )
+    row = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
+    _say({"say": "error", **row, "file": file, "line": line, "step": step, "phase": phase, "memory": is_memory})
     if is_memory:
-
-        def counts(tensor: Any) -> bool:
-            return (device_of(tensor) is None) == is_host
-
+        counts = lambda tensor: (device_of(tensor) is None) == is_host  # noqa: E731
         _say({"say": "held", **sums(optimizers, counts)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})
 
 
 def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool]) -> dict[str, int]:
-    """Return the bytes of parameters, gradients, optimizer states and others that `counts` accepts, each once."""
+    """Return the bytes of the tensors that `counts` accepts. A storage counts once, in its first category."""
     tensors = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
     parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
     gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
@@ -229,7 +211,7 @@ def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool]) -> dict[str, 
     return {name: sum(_once(tensor, counted) for tensor in each if counts(tensor)) for name, each in named.items()}
 
 
-# The methods that return the plain tensors inside a sparse tensor, and the attributes that hold those of a jagged one.
+# The methods or attributes of the plain tensors inside a sparse or jagged tensor.
 _PARTS = {
     torch.sparse_coo: ("_values", "_indices"),
     **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
@@ -255,7 +237,7 @@ def size(tensor: Any) -> int:
 
 
 def _once(tensor: Any, counted: set[int]) -> int:
-    """Return the bytes of a tensor's storages that are not in `counted`, and add them to it."""
+    """Return the bytes of a tensor's storages that are not in `counted`, and add the storages to `counted`."""
     try:
         storages = [part.untyped_storage() for part in parts(tensor)]
         sizes = {storage._cdata: int(storage.nbytes()) for storage in storages if storage._cdata not in counted}
@@ -274,19 +256,14 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dict[str, Any]]:
-    """Return the user's variables that hold the most bytes. Bytes of a larger holder are not counted again."""
+    """Return the user's variables that hold the most bytes. Each byte counts for the larger holder only."""
     rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
             members = [held for held in _tensors(value, _DEPTH) if counts(held)]
             if members:
-                row = {
-                    "name": name,
-                    "kind": type(value).__name__,
-                    "tensors": len(members),
-                    "file": _lines.path(frame.f_code.co_filename),
-                    "line": frame.f_lineno,
-                }
+                row = {"name": name, "kind": type(value).__name__, "tensors": len(members)}
+                row |= {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append((row, members))
     rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
     counted: set[int] = set()
@@ -294,14 +271,12 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
     return [row for row in sorted(holders, key=lambda row: -int(row["bytes"])) if row["bytes"]][:_MOST_HOLDERS]
 
 
-# Steps before the first traced one. The first steps fill caches and create optimizer states.
-SKIPPED = 2
+SKIPPED = 2  # these first steps fill caches and create optimizer states, and are not traced
 _MOST_LINES = 20
-# The holders are searched for only this many remaining tensors of a line.
+# The containers of only this many remaining tensors of a line are searched.
 _ASKED = 3
 
-# The file, line and module that created a storage.
-_SourceLine = tuple[str, int, str]
+_SourceLine = tuple[str, int, str]  # file, line and module
 
 
 class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
@@ -310,13 +285,12 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     def __init__(
         self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None, most: int = 0
     ) -> None:
-        """`forward` is called before each module runs, and `most` limits the steps."""
+        """Trace `most` steps. `forward` is called before each module runs."""
         super().__init__()
         self.lines, self.step, self.forward, self.most = lines, 0, forward, most
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
-        # The traced thread. Its backward passes are traced too, whatever thread they run in.
-        self.thread = 0
+        self.thread = 0  # the traced thread; its backward passes may run in other threads
         self.modules: list[str] = []
         self.hooks: list[Any] = []
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -333,8 +307,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         return result
 
     def _place(self) -> _SourceLine:
-        # A GPU's backward pass runs in an autograd thread without lines of the user: the line that waits for it counts.
-        # The frames must not be kept in a variable, because the reference cycle would keep tensors alive.
+        # A GPU's backward pass runs in a thread of autograd's: the place is the user's line that waits for the pass.
+        # A variable with the frames would be a reference cycle, and would keep tensors alive.
         caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
         module = self.modules[-1] if self.modules else ""
         if caller is None:
@@ -342,19 +316,15 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         return self.lines.path(caller.f_code.co_filename), caller.f_lineno, module
 
     def stepped(self, done: int) -> bool:
-        """Start the tracing or count a traced step, after `done` steps. Return whether it was the last."""
+        """Start the tracing or count a traced step, after `done` steps. Return whether the last step is traced."""
         if done == SKIPPED:
-            self.start()
+            hooks = torch.nn.modules.module
+            self.hooks.append(hooks.register_module_forward_pre_hook(self._enters))
+            self.hooks.append(hooks.register_module_forward_hook(self._leaves, always_call=True))
+            self.began_ns, self.thread = time.perf_counter_ns(), threading.get_ident()
+            self.__enter__()
         self.step += done > SKIPPED
         return done == SKIPPED + self.most
-
-    def start(self) -> None:
-        self.hooks = [
-            torch.nn.modules.module.register_module_forward_pre_hook(self._enters),
-            torch.nn.modules.module.register_module_forward_hook(self._leaves, always_call=True),
-        ]
-        self.began_ns, self.thread = time.perf_counter_ns(), threading.get_ident()
-        self.__enter__()
 
     def _enters(self, module: Any, inputs: Any) -> None:
         self.forward()
@@ -374,7 +344,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         self.spent_ns = time.perf_counter_ns() - self.began_ns
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
-        """Record the lines that created the most bytes, and the bytes that remain from each step but the last."""
+        """Record the lines that created the most bytes, and the bytes that remain from each step before the last."""
         top, rows = self.memory.top(), self.memory.storages
         rows.sweep()
         live = {key: row.held for key, row in rows.rows.items() if row.held is not None}
@@ -383,7 +353,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         for key, (_, owner, step) in live.items():
             if step < counted:
                 kept.setdefault(owner, []).append(key)
-        # Storages that remain from every step are growth. Those that only the first step leaves are a cache.
+        # Storages that remain from every step are growth. Storages of the first step only are a cache.
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         times = {"last_step": last_step, "step_ns": self.spent_ns // max(self.step, 1)}
         say({"say": "trace", "peak": top.allocated_bytes, "steps": self.step, **times})
@@ -394,22 +364,14 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         for owner in owners[:_MOST_LINES]:
             place, phase = owner
             file, line, module = place or ("", 0, "")
-            say(
-                {
-                    "say": "traced",
-                    "file": file,
-                    "line": line,
-                    "module": module or None,
-                    "phase": phase,
-                    "peak_bytes": at_peak.get(owner, 0),
-                    "kept_bytes_per_step": sizes.get(owner, 0) / counted,
-                    "held_by": holders.get(owner),
-                }
-            )
+            row = {"say": "traced", "file": file, "line": line, "module": module or None, "phase": phase}
+            kept_bytes = sizes.get(owner, 0) / counted
+            row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": kept_bytes}
+            say({**row, "held_by": holders.get(owner)})
 
 
 def _containers_of(kept: dict[int, Key[_SourceLine]]) -> dict[Key[_SourceLine], str]:
-    """Return the containers that hold tensors of these storages, by the place that created them."""
+    """Return the containers that hold tensors of these storages, by the line that created the tensors."""
     names: dict[Key[_SourceLine], str] = {}
     asked: Counter[Key[_SourceLine]] = Counter()
     for tensor in gc.get_objects() if kept else ():
@@ -436,7 +398,6 @@ def _name_of(container: Any) -> str | None:
         for name, value in list(names.items()) if names is not container else ():
             if value is container:
                 return name
-            # The container may be an attribute of such a variable, as in self.history.
             inner = getattr(value, "__dict__", None)
             for attribute, member in list(inner.items()) if isinstance(inner, dict) else ():
                 if member is container:

@@ -1,6 +1,6 @@
-"""The files of a job's ranks, and their result together. Free of torch.
+"""Read the files of a job's ranks, and judge them together. Free of torch.
 
-Every rank appends lines of JSON to its own file in a folder that all share. Cut off and damaged lines are left out.
+Every rank appends lines of JSON to its own file in a folder that all ranks share. Damaged lines are left out.
 """
 
 from __future__ import annotations
@@ -26,44 +26,38 @@ from gpucheck.program.run.ranks_findings import names
 from gpucheck.report.codec import visible
 from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, PeriodicWork, RankError, RanksResult
 
-# Characters of an error's text that are kept.
-MOST_TEXT = 500
+MOST_TEXT = 500  # characters of an error's text
 MOST_BYTES = 512 * 2**20
-# The columns of a step: its end, its duration, and these times. In `blocked` Python waited for other ranks; `p2p` is
-# the part of `blocked` in sends and receives.
+# The columns of a step after its end and duration. `blocked` is Python's wait for ranks, `p2p` its part in messages.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
-# The most that a server's clock drifts per second, and the most that NTP corrects it per second without a step.
+# The largest drift of a server's clock, and NTP's largest correction without a step, in seconds per second.
 DRIFT, SLEW = 50e-6, 500e-6
-# Collectives in which every rank waits for the last one. In the others, the root or all other ranks do not wait.
+# Collectives in which every rank waits for the last rank.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Collectives to which all ranks must give the same number of elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
-# Errors of a line that was cut off as its process was killed, or is damaged otherwise.
+# Errors of a damaged line, such as the last line of a killed process.
 _DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
-# A call by its group and number, and a line of source: its file, its number, and whether a backward pass was at work.
-_Key = tuple[str, int]
-_Position = tuple[str, int, bool]
+_Key = tuple[str, int]  # a call: its group and number
+_Position = tuple[str, int, bool]  # a line of source: its file, its number, and whether a backward pass ran
 
 
 @dataclass(slots=True)
 class RankRecord:
-    """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
-
     rank: int
     world: int = 0
     host: str = ""
     hosts: bool = False
-    job: tuple[int, str] = (0, "")  # its start and its key
-    calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    job: tuple[int, str] = (0, "")  # the start in ns, and the key of the job
+    calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)  # each call's kind, and its time in ns
     kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not ended at a hang, else at the rank's end; None without an answer.
-    pending: set[_Key] | None = None
+    pending: set[_Key] | None = None  # unfinished calls at a hang, else at the rank's end; None without an answer
     has_answered: bool = False
     places: dict[_Key, _Position] = field(default_factory=dict)
     of_kind: dict[int, _Position] = field(default_factory=dict)
@@ -78,12 +72,10 @@ class RankRecord:
     devices: list[str] | None = None
     lost: int = 0
     p2p: int = 0  # sends and receives of NCCL, which the flight recorder has
-    # Other sends and receives by peer (-1: from anybody), if they were counted.
-    has_counted: bool = False
-    peers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    # The number of these messages whose waits were not timed, and that of the collectives that Python waited for.
-    hidden: int = 0
-    waited: int = 0
+    has_counted: bool = False  # whether the rank counted other sends and receives
+    peers: dict[int, tuple[int, int]] = field(default_factory=dict)  # these messages by peer; -1 is any peer
+    hidden: int = 0  # the number of these messages whose wait was not timed
+    waited: int = 0  # the number of collectives that Python waited for
     failed: str = ""
     _latest: dict[str, int] = field(default_factory=dict)  # the latest number of each group
 
@@ -92,7 +84,6 @@ class RankRecord:
 
     @property
     def steps_made(self) -> int:
-        """Return the number of steps in its record, or in its last line if that is larger."""
         return max(len(self.steps), self.done)
 
     @property
@@ -100,19 +91,16 @@ class RankRecord:
         return any(kind["name"].startswith("nccl") for kind in self.kinds.values())
 
     def take(self, line: dict[str, Any]) -> None:
-        """Read one line of the file. Raises KeyError, TypeError and ValueError for a damaged line."""
+        """Add a line of the file. Raises one of `_DAMAGED`."""
         match line["say"]:
             case "rank":
-                # A damaged file may have any number: this limits the ranks to more than any job has.
+                # A damaged file may have any number. No job has more ranks than this limit.
                 self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
                 self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
             case "kind":
-                self.kinds[int(line["kind"])] = {
-                    "group": str(line["group"]),
-                    "name": visible(str(line["name"])),
-                    "sizes": [list(map(int, size)) for size in line["sizes"]],
-                    "dtypes": [*map(str, line["dtypes"])],
-                }
+                sizes, dtypes = [list(map(int, size)) for size in line["sizes"]], [*map(str, line["dtypes"])]
+                operation = {"group": str(line["group"]), "name": visible(str(line["name"]))}
+                self.kinds[int(line["kind"])] = {**operation, "sizes": sizes, "dtypes": dtypes}
             case "group":
                 self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
             case "calls":
@@ -145,7 +133,7 @@ class RankRecord:
 
     def _call(self, kind: int, number: int, created_ns: int) -> None:
         group = self.kinds[kind]["group"]
-        # The numbers of a group restart if the group is created again. Only the calls of the last one count.
+        # If a group is created again, its numbers restart. Only the calls of the last group count.
         if number < self._latest.get(group, 0):
             for calls in (self.calls, self.places):
                 for key in [key for key in calls if key[0] == group]:
@@ -168,21 +156,21 @@ class RankRecord:
             )
 
     def offset(self, at_ns: int) -> tuple[float, float]:
-        """Return the correction of this rank's clock, interpolated between readings, and its error, in seconds."""
+        """Return the correction of this rank's clock, interpolated between readings, and the error, in seconds."""
         if not self.clocks:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))
         near = self.clocks[max(place - 1, 0) : place + 1]
         (before, low, error), (after, high, other) = near[0], near[-1]
         share = (at_ns - before) / max(after - before, 1)
-        # Rank 0's own clock, which has no error, does not drift from itself.
+        # Rank 0's own clock has no error and no drift.
         drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
-        # The clock was stepped between two readings, at an unknown time.
+        # Between two readings, someone set the clock at an unknown time.
         jump = max(abs(high - low) - error - other - SLEW * (after - before), 0)
         return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
 
     def on_rank_0(self, at_ns: int | None) -> int | None:
-        """Return a time on rank 0's clock, or None without a common clock."""
+        """Convert a time to rank 0's clock. Return None without a common clock."""
         offset_s, error_s = self.offset(at_ns or 0)
         return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
 
@@ -195,7 +183,7 @@ def is_job(path: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Return a number from a line. Raises ValueError if it is larger than any time in nanoseconds."""
+    """Parse a number of a line. Raises ValueError for a larger number than any time in nanoseconds."""
     value = int(text) if text.lstrip("-").isdigit() else float(text)
     if not abs(value) < 2**63:
         raise ValueError(text)
@@ -222,11 +210,11 @@ def read(folder: Path) -> list[RankRecord]:
     has_hosts = len({record.host for record in ranks}) > 1
     for record in ranks:
         record.hosts |= has_hosts
-    # Calls need all ranks: a rank with calls that ended before the last rank had begun belongs to an earlier start.
+    # A call needs all ranks, so a rank with calls that ended before the last rank began belongs to an earlier start.
     begun = max((at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None), default=0)
     ranks = [row for row in ranks if not row.calls or (row.on_rank_0(row.ended_ns) or math.inf) >= begun]
     for name in {name for record in ranks for name in record.groups}:
-        # split_group() of older torch may give two groups one name. None of them counts.
+        # In older torch, split_group() may give several groups one name. Their calls do not count.
         if len({record.groups[name] for record in ranks if name in record.groups}) > 1:
             for record in ranks:
                 if name in record.groups:
@@ -242,10 +230,10 @@ def result(folder: Path) -> RanksResult:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
     world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
     table, positions = _table(ranks)
-    # Each rank's time in each step without its waits for others; empty without sends and receives.
-    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
-    sends = any(row[_P2P_AT] for each in rows.values() for row in each)
-    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items() if sends}
+    # Each rank's time in each step without its waits for other ranks; empty without sends and receives.
+    steps = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
+    has_sends = any(row[_P2P_AT] for rows in steps.values() for row in rows)
+    own = {rank: [(r[_STEP_AT] - r[_BLOCKED_AT]) / 1e9 for r in rows] for rank, rows in steps.items() if has_sends}
     verdict = _verdict(ranks, table, own, world)
     means = {record.rank: _means(record) for record in ranks}
 
@@ -299,17 +287,17 @@ def result(folder: Path) -> RanksResult:
 def _verdict(
     ranks: Sequence[RankRecord], table: JobCalls, own: Mapping[int, Sequence[float]], world: int
 ) -> JobVerdict:
-    """Return the verdict, which is undecided if the records do not show every cause of a late rank."""
+    """Return the verdict. It is undecided if the records do not show every possible cause of a late rank."""
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
     arrived = len({rank for call in table.calls for rank in call.arrivals})
     done = min((record.steps_made for record in ranks), default=0)
     reason = verdict.reason
-    if len(ranks) < world:  # all of these ranks may wait for one that wrote nothing
+    if len(ranks) < world:  # these ranks may wait for a rank that wrote nothing
         reason = f"{len(ranks)} of {world} ranks wrote here"
     elif verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
-        reason = "sends and receives were not counted on all ranks"  # a late rank may only have waited for a message
+        reason = "sends and receives were not counted on all ranks"  # a late rank may have waited for a message
     elif table.steps < ranks_judge.FEWEST_STEPS <= done:
-        reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+        reason = f"{table.steps} of {done} steps are recorded: the others were lost with a process"
     elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = ranks_judge.too_few(done)
     elif arrived < world and not own and verdict.outcome != "not_decided":
@@ -328,20 +316,20 @@ def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
 
 
 def _table(ranks: Sequence[RankRecord]) -> tuple[JobCalls, dict[_Key, _Position | None]]:
-    """Return the arrivals at calls that all ranks of their group have made, and the line of each position in a step."""
+    """Return the arrivals at complete calls, which all ranks of their group made, and each position's line."""
     arrivals: dict[_Key, dict[int, float]] = defaultdict(dict)
     starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
-    errors: dict[int, float] = {}
+    mean_errors_s: dict[int, float] = {}
     most_s = 0.0
     for record in ranks:
-        off: list[float] = []
+        errors_s: list[float] = []
         for key, (_, created) in record.calls.items():
             offset_s, error_s = record.offset(created)
             arrivals[key][record.rank] = (created - starts) / 1e9 + offset_s
-            off.append(error_s)
-        # The error is smaller near a reading of the clock. The mean is used, because lateness is a mean too.
-        errors[record.rank] = statistics.fmean(off or [0.0])
-        most_s = max(most_s, *off, 0.0)
+            errors_s.append(error_s)
+        # The error depends on the distance to a reading of the clock. Lateness is a mean, so the mean error counts.
+        mean_errors_s[record.rank] = statistics.fmean(errors_s or [0.0])
+        most_s = max(most_s, *errors_s, 0.0)
     ends = {record.rank: [row[0] for row in record.steps] for record in ranks}
     steps = min((len(record.steps) for record in ranks), default=0)
     by_rank = {record.rank: record for record in ranks}
@@ -359,9 +347,9 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[JobCalls, dict[_Key, _Position 
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
-        if step >= steps:  # after the last step of one rank, other ranks continue under Join
+        if step >= steps:  # under torch's Join, other ranks continue after the last step of a rank
             continue
-        # Calls of one kind may be on several lines. The exact line is recorded only for the last calls.
+        # Only the last calls have a recorded line. For an earlier call, the line of another call of the kind counts.
         place = first.places.get(key)
         waits = bool(_WAITED.search(first.kinds[kind]["name"]))
         calls.append(call := CollectiveCall(key[0], step, times, waits, counted[key[0], step]))
@@ -370,15 +358,15 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[JobCalls, dict[_Key, _Position 
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations or [0.0])  # a median would ignore a few long steps
-    return JobCalls(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
+    return JobCalls(tuple(record.rank for record in ranks), steps, step_s, calls, mean_errors_s, most_s), positions
 
 
 def _of_exchanges(
     ranks: Sequence[RankRecord], table: JobCalls, own: Mapping[int, Sequence[float]]
 ) -> JobVerdict | None:
-    """Return the verdict on a job whose ranks send to each other, and so wait for messages; None for others."""
+    """Return the verdict on a job whose ranks send messages to each other; None for other jobs."""
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
-        return JobVerdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
+        return JobVerdict("not_decided", reason="ranks send and receive with NCCL, which records no waits")
     if not own:
         return None
     if reason := _unseen(ranks, table):
@@ -392,7 +380,7 @@ def _of_exchanges(
 
 
 def _unseen(ranks: Sequence[RankRecord], table: JobCalls) -> str:
-    """Return which waits for other ranks were not seen; empty where all were."""
+    """Return a text on the waits for other ranks that were not seen; empty if all were seen."""
     made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
     sent = {record.rank: {peer: count for peer, (count, _) in record.peers.items()} for record in ranks}
     for record in ranks:
@@ -405,55 +393,49 @@ def _unseen(ranks: Sequence[RankRecord], table: JobCalls) -> str:
             return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
         if record.waited < 0.9 * made[record.rank]:
             return f"rank {record.rank} waited for collectives in C++ (as DDP does): its own time is unknown"
-        # Peer -1 is anybody, so that only the sum is known.
         received = {peer: count for peer, (_, count) in record.peers.items()}
         arriving = {rank: counts.get(record.rank, 0) for rank, counts in sent.items()}
-        is_alike = all(arriving.get(peer, 0) == received.get(peer, 0) for peer in {*arriving, *received})
-        if not is_alike and (-1 not in received or sum(arriving.values()) != sum(received.values())):
+        is_equal = all(arriving.get(peer, 0) == received.get(peer, 0) for peer in {*arriving, *received})
+        # Messages from any peer (-1) are known only in sum.
+        if not is_equal and (-1 not in received or sum(arriving.values()) != sum(received.values())):
             others = f"the others sent it {sum(arriving.values())}"
             return f"rank {record.rank} received {sum(received.values())} messages, and {others}"
     return ""
 
 
 def _periodic(ranks: Sequence[RankRecord], table: JobCalls, verdict: JobVerdict) -> PeriodicWork | None:
-    """Return the work that makes every n-th step longer, if it takes enough of the job's time."""
+    """Return the work that makes every n-th step longer, if this work takes enough of the job's time."""
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
     durations = _durations(ranks, table)
-    period, whole_s = ranks_judge.period(durations), sum(durations)  # not positive in a damaged file
+    period, whole_s = ranks_judge.period(durations), sum(durations)  # a damaged file may have negative durations
     if period is None or whole_s <= 0:
         return None
-    times = len(period.places)
-    share = times * period.extra / whole_s
+    indices, extra_s = period
+    every, times, share = indices.step, len(indices), len(indices) * extra_s / whole_s
     if share <= ranks_judge.LEAST_PERIODIC:
         return None
-    return PeriodicWork(
-        every=period.every,
-        extra_s=period.extra,
-        share=share,
-        times=times,
-        ranks=verdict.ranks if verdict.every == period.every else (),
-    )
+    late = verdict.ranks if verdict.every == every else ()
+    return PeriodicWork(every=every, extra_s=extra_s, share=share, times=times, ranks=late)
 
 
 def _durations(ranks: Sequence[RankRecord], table: JobCalls) -> list[float]:
-    """Return the seconds of each step but the first ones, as the mean over the ranks."""
+    """Return the mean seconds over the ranks for each step, without the first steps."""
     rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
     return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
 
 
 def _means(record: RankRecord) -> dict[str, float]:
-    """Return a step's mean times in seconds, without the first steps; empty if none were seen."""
-    rows = record.steps[ranks_judge.APART :]
-    if not rows:
+    """Return a step's mean times in seconds, without the first steps; empty without other steps."""
+    columns = [statistics.fmean(column) / 1e9 for column in zip(*record.steps[ranks_judge.APART :], strict=True)][1:]
+    if not columns:
         return {}
-    columns = [statistics.fmean(column) / 1e9 for column in list(zip(*rows, strict=True))[1:]]
     means = dict(zip(("step", *_TIMES), columns, strict=True))
     busy = sum(means[name] for name in ("data", "copies", "waits", "backward", "optimizer"))
     return means | {"forward": max(means["step"] - busy, 0.0)}
 
 
-# Activities, each before a phase that contains it.
+# An activity that is a part of another comes before the other.
 _ACTIVITIES = {
     "data": "DataLoader",
     "copies": "copies to the device",
@@ -466,7 +448,7 @@ _ACTIVITIES = {
 def _activity(
     verdict: JobVerdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Position | None
 ) -> tuple[str | None, float | None, str | None]:
-    """Return what the late rank does for longer than its siblings, by how much, and where."""
+    """Return the activity that takes longer on the late rank than on its siblings, the extra seconds, and the line."""
     late = verdict.ranks
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if late and others and means.get(late[0]):
@@ -484,18 +466,18 @@ def _activity(
 
 
 def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
-    """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
+    """Return whether a rank ended without an error, and another member of a group made more collectives."""
     if record.exit != 0:
         return False
     others = [other for other in ranks if other is not record]
-    if record.pending is None:  # its last calls were lost with it, as in os._exit(); its steps are known
+    if record.pending is None:  # the last calls were lost, as in os._exit(), but the steps are known
         return any(other.steps_made + other.lost_peer > record.steps_made for other in others)
     last = dict(sorted(record.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
 def _place(record: RankRecord) -> str | None:
-    """Return the user's line where a rank was at a hang: the innermost frame outside of libraries."""
+    """Return the line of the innermost frame outside of libraries during a hang."""
     library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
     return next((_at(file, line) for file, line in record.frames if not re.search(library, file)), None)
 
@@ -518,14 +500,13 @@ def _collective(record: RankRecord, key: _Key) -> Collective:
 
 
 def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
-    """Return the first call of a group that ranks make differently."""
     for key in sorted({key for record in ranks for key in record.calls}, key=lambda key: (key[1], key[0])):
         made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:
             continue
-        # If equally many ranks make each of the two calls, neither call is the wrong one, as with only two ranks.
+        # Two calls that equally many ranks make have no majority. The lower rank's call then comes first.
         (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
-        if most == next_most:  # the lower rank comes first
+        if most == next_most:
             usual = second
         by_rank = {record.rank: record for record in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
@@ -540,7 +521,7 @@ def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
 
 
 def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what must be the same on all ranks: the operation and, where it must, elements and dtypes."""
+    """Return the values that all ranks must share: the operation and, for some operations, elements and dtypes."""
     name = kind["name"]
     return (name, *kind["dtypes"], *map(math.prod, kind["sizes"])) if _EQUAL.search(name) else (name,)
 
@@ -561,7 +542,7 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
     if not first:
         return None
     by_rank = {record.rank: record for record in ranks}
-    # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
+    # A rank that does not answer may be in the call: Python is blocked, the rank died, or its file is elsewhere.
     known = {
         row.rank
         for row in ranks
@@ -570,11 +551,11 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
     members = {key: set(by_rank[rank].groups.get(key[0], range(world))) for key, (_, rank) in first.items()}
     came = {key: {row.rank for row in ranks if key in row.calls and row.calls[key][1] <= marked_ns} for key in first}
     inside = {key: came[key] & members[key] for key in first}
-    # A rank that waits in one call is late at another only because of the ranks that are missing from the first.
+    # A rank that waits in a call is missing from other calls only because other ranks are missing from that call.
     waiting = {row.rank for row in ranks for key in row.pending or () if key in first and inside[key] != members[key]}
     absent = {key: (members[key] - inside[key]) & known for key in first}
     key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
-    # The call finished if a rank continued after it, or if it was the last call and all ranks ended without an error.
+    # The call finished if a rank continued after the call, or if all ranks ended without an error.
     later = (call for row in ranks for call in row.calls.items() if call[0][0] == key[0])
     resumed = all(row.exit == 0 for row in ranks if row.rank in members[key])
     resumed = resumed or any(number > key[1] and created > marked_ns for (_, number), (_, created) in later)

@@ -1,4 +1,4 @@
-"""A rank of a job, outside its program: the folder that the ranks share, a hang, and the end. Free of torch."""
+"""Watch a rank of a job from outside its program: the shared folder, a hang, and the end. Free of torch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gpucheck.program.run.rank_files import MOST_TEXT, result
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings
 from gpucheck.report.results.run import RanksResult, RunResult
 
-# The variables for the recorder's size: each version of torch warns about the name that other versions use.
+# The variables for the recorder's size. Each version of torch warns about the other name.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED: tuple[int, ...] = (2, 9)
-# Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
+# A read of all entries takes 7 to 25 µs for each entry, and stalls the program for 0.1 s at most.
 ENTRIES = 4096
-# Seconds after a hang was marked: a rank's stack is requested, the stack is read, and rank 0 reads all files.
+# Seconds from the mark of a hang to the request for a rank's stack, the read of the stack, and rank 0's report.
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
-# Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
+# Ranks of a job end within seconds of each other. A launcher gives the ranks 30 s to end.
 PATIENCE_S = 10.0
 
 
@@ -48,8 +48,7 @@ class Job:
     ends: bool
     has_hosts: bool  # torchrun says that the ranks are on several hosts
     asked_at: float | None = None
-    # The stages of a hang that are done: the stack was requested, the stack was written, rank 0 reported on all ranks.
-    done: int = 0
+    done: int = 0  # the number of finished stages of a hang: `ASKED_S`, `READ_S` and `ENDED_S`
 
     @property
     def path(self) -> Path:
@@ -57,18 +56,14 @@ class Job:
 
     def asked(self) -> dict[str, Any]:
         """Return the recorder's options for the program's process."""
-        return {
-            "path": str(self.path),
-            "hang_after_s": self.hang_after_s,
-            # Only torchrun says how many ranks a host has.
-            "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
-        }
+        has_hosts = self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ  # only torchrun sets this variable
+        return {"path": str(self.path), "hang_after_s": self.hang_after_s, "hosts": has_hosts}
 
     def write(self, line: dict[str, Any]) -> None:
         counters.append(str(self.path), line)
 
     def tick(self, pid: int, tell: Callable[[str], None]) -> None:
-        """Look for a hang that any rank has marked: report where this rank is; rank 0 reports on all."""
+        """Record this rank's stack if any rank has marked a hang. Rank 0 also reports the findings."""
         if not (self.folder / "hang").exists():
             return
         self.asked_at = self.asked_at or time.monotonic()
@@ -87,48 +82,38 @@ class Job:
                             tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
-        """Return the signal that must end a hanging program now: SIGTERM, and later SIGKILL, for a stopped process."""
+        """Return the signal that must end a hanging program now: SIGTERM, and later SIGKILL if the program remains."""
         if not self.ends or self.asked_at is None:
             return None
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
     def ended(self, code: int, measured: RunResult | None) -> None:
-        """Record the end of the program, with the lines that took the most time."""
         steps = measured.steps.count if measured is not None and measured.steps is not None else 0
         slowest = () if measured is None else measured.lines[:20]
         lines = [(line.kind, line.file, line.line, line.time_s) for line in slowest]
         devices = None if measured is None else [device.id for device in measured.devices]
         error = None if measured is None else measured.error
-        # If the program failed, the launcher ends this process too, which must write its report before that.
+        # The launcher of a failed program also ends this process, which must write its report first.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         ended_ns = time.time_ns()
-        # The program's own connections may fail with the same text. torch's error names a gloo file or is a Dist…Error.
+        # The program's own connections may fail with this text too. torch's names a gloo file, or is a Dist…Error.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
-        self.write(
-            {
-                "say": "end",
-                "exit": code,
-                "at_ns": ended_ns,
-                "steps": steps,
-                "lines": lines,
-                "devices": devices,
-                "lost_peer": bool(lost_peer),
-                "raised": error and [error.kind, error.text[:MOST_TEXT], error.file, error.line],
-            }
-        )
+        end: dict[str, Any] = {"say": "end", "exit": code, "at_ns": ended_ns, "steps": steps, "lines": lines}
+        raised = error and [error.kind, error.text[:MOST_TEXT], error.file, error.line]
+        self.write({**end, "devices": devices, "lost_peer": bool(lost_peer), "raised": raised})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
-                time.sleep(FLUSH_S)  # the other ranks write their records, before the launcher ends them
+                time.sleep(FLUSH_S)  # the other ranks write their records before the launcher ends them
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
 
     def result(self) -> RanksResult | None:
-        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks. Raises CannotLook."""
+        """Wait for the ends of the ranks, then judge the job on rank 0; None on other ranks. Raises CannotLook."""
         local = os.environ.get("LOCAL_WORLD_SIZE", "")
         is_first = local.isdigit() and os.environ.get("LOCAL_RANK") == "0" and self.path.exists()
-        # Two launchers may have started ranks on this host: rank 0 reads what all of them wrote.
+        # Several launchers may have started ranks on this host. Rank 0 reads the files of all of them.
         if self.rank != 0 and (self.is_kept or not is_first or (self.folder / "rank0.jsonl").exists()):
             return None
         count = int(local) if local.isdigit() and not self.is_kept else self.world
@@ -136,19 +121,18 @@ class Job:
         while time.monotonic() < deadline and not _have_all_ended(self.folder, count, self.world):
             time.sleep(0.2)
         together = result(self.folder) if self.rank == 0 else None
-        if not self.is_kept:  # by the first rank of a host
+        if not self.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return together
 
 
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
-    """Return this rank's side of the job that the launcher's environment describes, or None without several ranks. The
-    ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder that cannot be made.
-    """
+    """Return this rank's side of the launcher's job, or None without several ranks. Without a `folder`, the ranks of a
+    host share a temporary folder. Raises CannotLook if `folder` cannot be written."""
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
         return None
-    path = Path(folder).absolute() if folder is not None else _meeting()  # the program may go to another folder
+    path = Path(folder).absolute() if folder is not None else _meeting()  # the program may change its folder
     has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
     member = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
@@ -156,7 +140,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         made = path.lstat()
         if not member.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
             return None  # a folder of another user, or a link to one
-        # These marks are from an earlier job, because this job makes marks only after all of its ranks have begun.
+        # These marks are from an earlier job: this job sets marks only after all of its ranks have begun.
         for name in ("hang", "failed"):
             (path / name).unlink(missing_ok=True)
         member.path.with_suffix(".stack").unlink(missing_ok=True)
@@ -166,35 +150,26 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
             return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
-    member.write(
-        {
-            "say": "rank",
-            "rank": member.rank,
-            "world": member.world,
-            "hosts": member.has_hosts,
-            "at_ns": time.time_ns(),
-            "host": socket.gethostname(),
-            "local_rank": os.environ.get("LOCAL_RANK", ""),
-            "job": _job_key(),
-        }
-    )
+    line = {"say": "rank", "rank": member.rank, "world": member.world, "hosts": member.has_hosts, "job": _job_key()}
+    host, local_rank = socket.gethostname(), os.environ.get("LOCAL_RANK", "")
+    member.write({**line, "at_ns": time.time_ns(), "host": host, "local_rank": local_rank})
     return member
 
 
 def _job_key(*more: str) -> str:
-    # Hosts may spell MASTER_ADDR differently and count restarts differently, so both are left out by default.
+    # The default has neither MASTER_ADDR nor the count of restarts, which may differ between hosts.
     names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE", *more)
     return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
-    """Return a folder whose name is equal on all ranks of a job on this host."""
+    """Return the folder that all ranks of a job on this host share."""
     key = _job_key("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
     return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
 
 def with_flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that sets up the program's flight recorder; variables that the user has set stay."""
+    """Return the variable that sets the flight recorder's size, or nothing if the user has set one."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
@@ -202,7 +177,7 @@ def with_flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:
-    """Return whether at least `count` ranks wrote here and all ranks that did have ended."""
+    """Return whether at least `count` ranks wrote a file, and all of these ranks have ended."""
     files = [path for rank in range(world) if (path := folder / f"rank{rank}.jsonl").exists()]
     for path in files:
         try:
@@ -216,7 +191,7 @@ def _have_all_ended(folder: Path, count: int, world: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """Return the fields of a process, such as `State`; empty if the system does not report them."""
+    """Return the fields of /proc/PID/status; empty on other systems than Linux."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -225,7 +200,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
-    """Let the program write its stack, if gpucheck's handler is installed: the signal would end it otherwise."""
+    """Let the program write its stack, if gpucheck's handler is installed: else the signal ends the program."""
     number = getattr(signal, "SIGRTMIN", None)
     if number is None or status.get("State", "")[:1] in ("T", "t", "Z", "X", ""):
         return

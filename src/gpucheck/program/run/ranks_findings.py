@@ -13,11 +13,9 @@ from gpucheck.program.run import judge
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError, RanksResult
 
-# Two intervals of the recorder's thread, and the time of its reading.
-FLUSH_S = 1.5
-# torch and Python may take this long to clean up after a rank's last collective.
-LEFT_NS = 5 * 10**9
-# Signals with which a user or a scheduler ends a job, or a launcher the remaining ranks.
+FLUSH_S = 1.5  # two intervals of the recorder's thread, and the time of a read
+LEFT_NS = 5 * 10**9  # torch and Python may take this long to clean up after a rank's last collective
+# Signals with which a user or a scheduler ends a job, or a launcher ends the remaining ranks.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 
@@ -64,39 +62,36 @@ def _of_hang(job: RanksResult) -> Finding | None:
         return None
     rows = {row.rank: row for row in job.ranks}
     mismatch = job.mismatch.call if job.mismatch is not None else None
-    # The call has no single name if the ranks make different calls under its number.
+    # The ranks may make different calls with one number, which then have no common name.
     is_other = mismatch is not None and (mismatch.group, mismatch.number) == (hang.call.group, hang.call.number)
     call = f"{'call' if is_other else hang.call.name} number {hang.call.number} of group {hang.call.group}"
     where = f" at {hang.call.place}" if hang.call.place and not is_other else ""
     waits = f"{names(hang.inside)} {'waits' if len(hang.inside) == 1 else 'wait'} in {call}{where}"
-    parts = [f"rank {rank}{_state(rows[rank], hang) or ' has not come to it'}" for rank in hang.missing[:4]]
+    parts = [f"rank {rank}{_state(rows[rank], hang) or ' has not reached the call'}" for rank in hang.missing[:4]]
     if hang.unknown:
         states = {rank: _state(rows[rank], hang) for rank in hang.unknown if rank in rows}
         places = [f"rank {rank}{state}" for rank, state in states.items() if state]
         parts.append(", ".join((f"{names(hang.unknown)} did not answer", *places[:4])))
-    everywhere = "all ranks are in a call of this name: its root, sizes or order may differ, or the network failed"
-    parts = parts or [everywhere if mismatch is None else "the ranks do not make the same calls"]
+    everywhere = "all ranks are in a call of this name: the root, sizes or order may differ, or the network failed"
+    parts = parts or [everywhere if mismatch is None else "the ranks make different calls"]
     message = f"{waits} for {units.duration(hang.waited_s)}; {'; '.join(parts)}"
     evidence = {"missing": list(hang.missing), "inside": list(hang.inside)}
     if hang.resumed:
         title = f"the job waited for {names(hang.missing)}" if hang.missing else "the job waited"
-        return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
+        return Finding("run.ranks.hang", "warn", title, message + "; the job continued later", evidence)
+    ended = [row for row in job.ranks if row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)]
+    killed = {row.rank for row in ended if (row.exit or 0) < 0}
     why, fix = f": {names(hang.missing)} missing" if hang.missing else "", None
     if hang.waiting and hang.waiting == (*hang.missing, *hang.unknown):
         why = ": ranks wait for each other in different collectives"
-        fix = "make them in one order on all ranks, whatever their group"
+        fix = "make the collectives of all groups in the same order on all ranks"
     elif left := [rank for rank in hang.missing if rows[rank].left_early]:
         why, fix = f": {names(left)} left early", UNEVEN
-    elif gone := [rank for rank in (*hang.missing, *hang.unknown) if rank in rows and _was_killed(rows[rank], hang)]:
+    elif gone := [rank for rank in (*hang.missing, *hang.unknown) if rank in killed]:
         ends = {_how(rows[rank].exit or 0) for rank in gone}
         how = f" {ends.pop()}" if len(ends) == 1 else ""
         why = f": {names(gone)} {'was' if len(gone) == 1 else 'were'} ended{how}"
     return Finding("run.ranks.hang", "fail", f"the job hangs{why}", message, evidence, fix)
-
-
-def _was_killed(row: JobRank, hang: JobHang) -> bool:
-    """Return whether a signal ended a rank before the hang was detected."""
-    return (row.exit or 0) < 0 and row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
 
 
 def _state(row: JobRank, hang: JobHang) -> str:
@@ -123,7 +118,6 @@ def _how(code: int) -> str:
 
 
 def _of_end(job: RanksResult) -> Finding | None:
-    """Return the finding on the rank that ended first in a failed job."""
     failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
     if not failed:
         return None
@@ -131,18 +125,18 @@ def _of_end(job: RanksResult) -> Finding | None:
     causes = [row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)]
     causes = causes or failed
     first, code, hang = causes[0], causes[0].exit or 0, job.hang
-    # A rank that runs out of batches makes the others fail, but its own process may end shortly after theirs.
+    # A rank without more batches makes the others fail, and may end shortly after them.
     left = [row for row in job.ranks if row.left_early and (row.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    # A rank that waited in the hanging call is ended by its timeout or from outside, not by a crash of its own.
+    # A timeout or a signal from outside ended a rank that waited in the hanging call.
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
     raised = _raised(failed)
     evidence: dict[str, Any] = {"raised": raised} if raised else {}
     after, fix = f"after {first.steps} steps", None
-    is_said_of: list[int] = []  # ranks whose error the title or the message gives already
+    reported: list[int] = []  # ranks whose error is in the title or the message
     others = names(row.rank for row in failed if row is not first)
-    # An error that several ranks raise at one line is not the fault of one rank.
+    # No single rank caused an error that several ranks raise at one line.
     same = [row.rank for row in causes if first.raised and not first.lost_peer and _kind(row) == _kind(first)]
     is_signalled = -code in _FROM_OUTSIDE and all(row.lost_peer or row.exit == code for row in failed)
     if left and (code >= 0 or code == -signal.SIGABRT):  # NCCL's watchdog aborts
@@ -151,19 +145,20 @@ def _of_end(job: RanksResult) -> Finding | None:
         message, evidence["rank"], fix = f"{message} because of it", left[0].rank, UNEVEN
     elif first.raised and 1 < len(same) == len(causes) and not is_signalled:
         who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
-        title, message = f"{who} raised {_error(first.raised, text=False)}", f"{_first_line(first.raised)}; {after}"
-        is_said_of = same
+        first_line = first.raised.message.strip().partition("\n")[0]
+        title, message = f"{who} raised {_error(first.raised, text=False)}", f"{first_line}; {after}"
+        reported = same
     elif why := _unknown_first(job, failed, causes, is_signalled=is_signalled):
         how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}" if is_signalled else "failed"
         title, message = f"{names(row.rank for row in failed)} {how}", f"{after}; {why}"
     else:
         title, evidence["rank"] = f"rank {first.rank} ended first, {_how(code)}", first.rank
-        is_said_of = [first.rank]
+        reported = [first.rank]
         message = f"{_error(first.raised)}; {after}" if first.raised else after
         message += f"; {others} failed after it" if len(failed) > 1 else ""
     for error in raised[:4]:
-        if rest := [rank for rank in error["ranks"] if rank not in is_said_of]:
-            message += f"; {names(rest)} raised {error['type']}" + (f" at {error['place']}" if error["place"] else "")
+        if ranks := [rank for rank in error["ranks"] if rank not in reported]:
+            message += f"; {names(ranks)} raised {error['type']}" + (f" at {error['place']}" if error["place"] else "")
     message += "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -signal.SIGKILL else ""
     return Finding("run.ranks.ended", "warn", title, message, evidence, fix)
 
@@ -171,26 +166,26 @@ def _of_end(job: RanksResult) -> Finding | None:
 def _unknown_first(
     job: RanksResult, failed: Sequence[JobRank], causes: Sequence[JobRank], *, is_signalled: bool
 ) -> str:
-    """Return why the first rank that ended is unknown, or an empty text if it is known."""
+    """Return why it is unknown which rank ended first; empty if the first rank is known."""
     gone = set(range(job.world)) - {row.rank for row in job.ranks if row.exit is not None}
     if gone and (causes[0].lost_peer or is_signalled):
         return f"there is no record of how {names(gone)} ended"
     if len(causes) > 1 and any(row.ended_ns is None for row in causes):
-        return "which of them was first is unknown: the clocks of the hosts could not be compared"
+        return "which rank was first is unknown: the clocks of the hosts could not be compared"
     ends = [row.ended_ns or 0 for row in failed if not row.lost_peer]
-    # The ranks of a job that was ended as a whole end within FLUSH_S of each other.
+    # A signal to the whole job ends all ranks within FLUSH_S.
     if is_signalled and len(ends) == job.world and max(ends) - min(ends) < FLUSH_S * 1e9:
         return "by a user, the scheduler or --end-on-hang: no rank failed first"
     return ""
 
 
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
-    """Return the class and line that identify an error. Its text is left out because it may name the rank."""
+    """Return an error's class and line. Ranks may raise one error with different texts."""
     return (row.raised.type, row.raised.place) if row.raised else (None, None)
 
 
 def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
-    """Return the ranks' errors in the order in which the ranks ended. Errors of the same kind share an entry."""
+    """Return the ranks' errors, in the order of the ranks' ends. Errors of the same class and line share an entry."""
     alike: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for row in rows:
         if row.raised is not None:
@@ -202,12 +197,8 @@ def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
 def _error(raised: RankError, *, text: bool = True) -> str:
     """Return an error in one line: `ValueError at train.py:31: bad label 17`."""
     where = f" at {raised.place}" if raised.place else ""
-    line = _first_line(raised) if text else ""
+    line = raised.message.strip().partition("\n")[0] if text else ""
     return f"{raised.type}{where}" + (f": {line}" if line else "")
-
-
-def _first_line(raised: RankError) -> str:
-    return raised.message.strip().partition("\n")[0]
 
 
 def _of_lateness(job: RanksResult) -> Finding:
@@ -243,14 +234,13 @@ def _of_lateness(job: RanksResult) -> Finding:
     if job.activity is not None:
         what = f"{job.activity} at {job.place}" if job.place else job.activity
         if job.activity_s is None:
-            message += f"; it is late in {what}"
+            message += f"; {names(job.late)} {'is' if is_one else 'are'} late in {what}"
         else:
-            message += f"; before it, {what} takes {units.duration(job.activity_s)} longer than on its siblings"
+            message += f"; {what} takes {units.duration(job.activity_s)} longer than on its siblings"
     return Finding(name, verdict, f"{names(job.late)} hold{'s' * is_one} up the job", message, evidence)
 
 
 def _of_period(job: RanksResult) -> Iterator[Finding]:
-    """Yield the finding on extra work in every n-th step, unless only late ranks do that work."""
     work = job.periodic
     if work is not None and not work.ranks:
         title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
@@ -260,7 +250,6 @@ def _of_period(job: RanksResult) -> Iterator[Finding]:
 
 
 def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
-    """Return the finding on pipeline ranks that are slower than before or than siblings, or on the busiest stage."""
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1
@@ -279,7 +268,7 @@ def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding
 
 
 def _span(seconds: Iterable[float]) -> str:
-    """Return the range of durations: `95 to 100 ms`."""
+    """Return a range such as `95 to 100 ms`."""
     low, high = min(known := [*seconds]), max(known)
     low_text, high_text = units.duration(low), units.duration(high)
     return high_text if low_text == high_text else f"{low_text} to {high_text}"

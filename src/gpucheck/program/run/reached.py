@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from gpucheck.program.lint.facts import called_name
 
-# The most names that are returned.
-MOST = 5
-# Methods of modules, optimizers and losses; the usual names for torch's modules, and functions there without work.
+MOST = 5  # names that are returned
+# Methods of modules, optimizers and losses.
 _METHODS = frozenset(
     ("backward", "zero_grad", "state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "generate")
 )
-_TORCH = frozenset(("torch", "nn", "F"))
+_TORCH = frozenset(("torch", "nn", "F"))  # the usual names for torch's modules
+# Functions of these modules that do no work.
 _NO_WORK = frozenset(("no_grad", "inference_mode", "save", "load", "device", "manual_seed", "is_available", "cuda"))
-# Methods that other types have too, so that a call on an unknown type proves nothing.
+# Other types have these methods too, so a call on an unknown type proves nothing.
 _OF_OTHERS = frozenset(("to", *(name for kind in (dict, list, set, str) for name in dir(kind))))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
@@ -31,7 +31,7 @@ class LastLine:
     file: str
     function: int  # the first line of its function, or 0 at module level
     line: int
-    is_loop: bool  # only the loop at that line was ended, and the program continued after it
+    is_loop: bool  # whether only the loop was ended, and the program continued after the loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,24 +39,23 @@ class _Function:
     name: str
     file: str
     node: ast.FunctionDef | ast.AsyncFunctionDef
-    # The variables of the function's module.
-    variables: frozenset[str]
+    variables: frozenset[str]  # the variables of the function's module
 
     @property
     def line(self) -> int:
-        """Return the first line as code objects give it, which is that of the first decorator."""
+        """Return the first line as code objects do: the line of the first decorator."""
         return min(node.lineno for node in (self.node, *self.node.decorator_list))
 
 
 def not_reached(
     trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[LastLine]
 ) -> list[str]:
-    """Return functions such as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs only once,
-    such as `train.py:74`. `ran` has the first lines of the functions that ran in each file."""
+    """Return functions that did not run, such as `Trainer.evaluate()`, and lines of code that runs only once, such as
+    `train.py:74`. `ran` has the first lines of the functions that ran in each file."""
     functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
     for function in functions:
-        if function.node.name not in function.variables:  # the variable may be a lambda in another branch
+        if function.node.name not in function.variables:  # a variable of this name may be another function
             known.setdefault(function.node.name, []).append(function)
     begins = {(function.file, function.line): function.node for function in functions}
     names: dict[str, None] = {}
@@ -96,7 +95,7 @@ def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the names that these statements assign, also in nested blocks."""
+    """Yield the names that statements assign, also in nested blocks."""
     for statement in body:
         if isinstance(statement, ast.Assign):
             nodes = (node for target in statement.targets for node in ast.walk(target))
@@ -107,9 +106,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _ahead(body: list[ast.stmt], at: LastLine) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements that were still to run, and those among them that run only once. For an ended loop these
-    are its body, and an empty list. Else they are the body of the outermost loop and everything after the line; the
-    statements behind that loop run only once."""
+    """Return the statements that would still have run, and those among them that run only once. An ended loop has only
+    its own body. Else a line has the outermost loop's body and all later statements, once from that loop's end on."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []
@@ -131,7 +129,7 @@ def _ahead(body: list[ast.stmt], at: LastLine) -> tuple[list[ast.stmt], list[ast
 
 
 def _runs_once(name: str, tree: ast.Module) -> bool:
-    """Return whether a function is called only once in its file, at module level and outside of loops."""
+    """Return whether the file calls a function only once, at module level and outside of loops."""
     nodes = [*ast.walk(tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node) == name]
     if len(calls) != 1 or calls[0] not in _calls(tree.body):
@@ -146,7 +144,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
-    """Yield the calls in these statements, but not those inside functions and classes that they define."""
+    """Yield the calls in statements, except those inside nested functions and classes."""
     for node in body:
         if isinstance(node, _SCOPES):
             continue
@@ -160,13 +158,13 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set
     if function in asked:
         return False
     asked.add(function)
-    given = function.node.args
-    held = {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
-    return _uses(function.node.body, held, known, asked)
+    arguments = function.node.args
+    names = {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return _uses(function.node.body, names | function.variables, known, asked)
 
 
 def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
-    """Return whether statements use a module, an optimizer or a loss. Any variable in `held` may be one."""
+    """Return whether statements use a module, an optimizer or a loss, which any variable in `held` may be."""
     for call in _calls(body):
         name, called = called_name(call), call.func
         if any(_works(other, known, asked) for other in known.get(name, ())):

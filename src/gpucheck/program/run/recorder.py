@@ -1,8 +1,8 @@
 """Copy the collectives in torch's flight recorder to the rank's file, in the rank's own process.
 
-torch records each collective itself, and a thread of gpucheck reads the recorder before it overwrites entries. The
-recorder lacks gloo's sends and receives: replaced methods of the process group count them. `Work.wait` is timed from
-the first of them on.
+torch records each collective, and a thread of gpucheck reads the recorder before torch overwrites entries. The recorder
+lacks gloo's sends and receives, which replaced methods of the process group count. The first such message starts the
+timing of `Work.wait`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,15 @@ import torch
 from gpucheck.machine import launcher, torch_private
 from gpucheck.program.run import counters, hooks, memory_peaks
 
-# The least and the most time between two readings of the recorder, and the share of the time that reading may take.
+# The shortest and longest time between two reads of the recorder, and the share of the time that reads may take.
 LEAST_S, EVERY_S, COST = 1.0, 30.0, 0.002
 TICK_S = 0.5
-# Share of the recorder that may be new before it is read.
-FULL = 0.75
-# Hangs are looked for after half the smallest timeout of a group, and no later than this.
-LATEST_HANG_S = 300.0
-# The source lines of this many of the last calls are kept.
-LINES = 256
+FULL = 0.75  # the share of new entries at which the recorder is read at once
+LATEST_HANG_S = 300.0  # a wait is a hang after half the smallest timeout of a group, or after this time
+LINES = 256  # the last calls whose source lines are recorded
 PINGS = 32
-# Beyond this number of sends and receives, those that the program no longer references are dropped.
-MOST_WORKS = 4096
-# No known program uses this signal, and faulthandler's own handler needs no lock of Python's.
+MOST_WORKS = 4096  # with more works, those that the program no longer references are dropped
+# No known program uses this signal. faulthandler's handler needs no lock of Python.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
@@ -49,7 +45,7 @@ class FlightRecorderReader:
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
         self.write, self.hang_after_s = functools.partial(counters.append, asked["path"]), asked["hang_after_s"]
-        # Marks for all ranks: that one of them waits too long, and that one of them has failed.
+        # Files that mark for all ranks that a rank waits too long, or that a rank has failed.
         folder = os.path.dirname(asked["path"])
         self.hang_mark, self.end_mark = os.path.join(folder, "hang"), os.path.join(folder, "failed")
         self.dump, self.lines = dump, lines
@@ -71,10 +67,10 @@ class FlightRecorderReader:
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
 
     def step(self, row: tuple[int, ...]) -> None:
-        """Record a step that has ended, by its row of the counters."""
+        """Record the end of a step. `row` is the step's row of the counters."""
         queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
-        beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
-        self.steps.append((time.time_ns(), *row[1:7], *beside))
+        waits = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
+        self.steps.append((time.time_ns(), *row[1:7], *waits))
         self.queued, self.blocked_ns, self.p2p_ns = queued, blocked, p2p
 
     def run(self) -> None:
@@ -104,7 +100,7 @@ class FlightRecorderReader:
             self.status, self.since = latest, now
         enqueued = [int(group["last_enqueued_collective"]) for group in groups.values()]
         new = sum(enqueued) - self.read_count
-        # A pipeline may have no collective at all.
+        # A pipeline may have steps and no collective.
         is_due = now - self.read_at >= self.every_s and (new or self.steps)
         if is_due or new >= FULL * self.entries:
             self.read_count += new
@@ -146,20 +142,16 @@ class FlightRecorderReader:
 
     def kind(self, entry: dict[str, Any]) -> int:
         """Return the number of this operation with these shapes. A new operation is written to the file."""
-        what = {
-            "group": str(entry["process_group"][0]),
-            "name": entry["profiling_name"],
-            "sizes": entry["input_sizes"],
-            "dtypes": entry["input_dtypes"],
-        }
-        key = json.dumps(what)
+        operation = {"group": str(entry["process_group"][0]), "name": entry["profiling_name"]}
+        operation |= {"sizes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
+        key = json.dumps(operation)
         if key not in self.kinds:
             self.kinds[key] = len(self.kinds)
-            self.write({"say": "kind", "kind": self.kinds[key], **what})
+            self.write({"say": "kind", "kind": self.kinds[key], **operation})
         return self.kinds[key]
 
     def line(self, entry: dict[str, Any]) -> list[Any] | None:
-        """Return the user's line that made a call, and whether it ran in a backward pass."""
+        """Return a call's kind and number, the user's file and line, and whether a backward pass made the call."""
         frames = entry.get("frames", [])
         back = any(frame["name"] == "_engine_run_backward" for frame in frames)
         for frame in frames:
@@ -169,7 +161,7 @@ class FlightRecorderReader:
         return None
 
     def say_groups(self) -> None:
-        """Write the ranks of each group, because the recorder does not know them for gloo's groups."""
+        """Write the ranks of each group. The recorder does not have the ranks of gloo's groups."""
         world = torch_private.need("torch.distributed.distributed_c10d._world")
         for group, ranks in list(world.pg_group_ranks.items()):
             line = {"say": "group", "name": str(world.pg_names.get(group)), "ranks": sorted(ranks)}
@@ -178,7 +170,6 @@ class FlightRecorderReader:
                 self.write(line)
 
     def end(self) -> None:
-        """Write what is left, with its lines, when the program ends."""
         if os.getpid() != self.pid:
             return
         self.stop.set()
@@ -188,7 +179,7 @@ class FlightRecorderReader:
 
 
 def queued_ns() -> int:
-    """Return the time that the main thread has waited for a processor; 0 if the system does not report it."""
+    """Return the time that the main thread has waited for a processor; 0 on other systems than Linux."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(100).split()[1])
@@ -197,23 +188,19 @@ def queued_ns() -> int:
 
 
 class Exchanges:
-    """Count this rank's sends and receives by peer, and time what the main thread waits for other ranks."""
+    """Counts this rank's sends and receives by peer, and the time that the main thread waits for other ranks."""
 
     def __init__(self) -> None:
-        # By group, rank in the group (-1 for any) and whether it is a send: the peer's rank in the job, and the count.
+        # The peer's rank in the job and the count, by group, rank in the group (-1 for any), and whether it is sent to.
         self.counts: dict[tuple[str, int, bool], list[int]] = {}
-        # Works in progress by id, each with whether it is a send.
-        self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}  # running works by id, with whether each is a send
         # Nanoseconds that the main thread waited since the first send or receive: in all, and for sends and receives.
         self.blocked_ns = self.p2p_ns = 0
-        # Works whose wait is not timed, because the program waits in another thread, polls, or never waits.
-        self.hidden = 0
-        # Collectives that the main thread waited for in Python.
-        self.waited = 0
+        self.hidden = 0  # works without a timed wait: the program waits in another thread, polls, or never waits
+        self.waited = 0  # collectives that the main thread waited for in Python
         self.is_timed = False
 
     def install(self, native: Any) -> None:
-        """Replace the three methods of process groups that all sends and receives call."""
         for name in ("send", "recv", "recv_anysource"):
             if (original := getattr(native.ProcessGroup, name, None)) is not None:
                 note = functools.partial(self._exchanged, name, native.Work)
@@ -231,7 +218,7 @@ class Exchanges:
         if row is None:
             row = self.counts[group.group_name, peer, sends] = [_rank_in_job(group, peer), 0]
         row[1] += 1
-        if work is None:  # several messages share one work, and this is not the one that has it
+        if work is None:  # several messages share a work, which another call returns
             self.hidden += not sends
         else:
             self.works[id(work)] = weakref.ref(work), sends
@@ -268,23 +255,22 @@ class Exchanges:
 
 
 def _rank_in_job(group: Any, peer: int) -> int:
-    """Return the rank in the job of a group's member, or in the group if torch.distributed does not know it."""
+    """Return the rank in the job of a group's member, or `peer` if torch.distributed does not know the member."""
     members = torch_private.need("torch.distributed.distributed_c10d._world").pg_group_ranks.get(group, {})
     return next((rank for rank, place in members.items() if place == peer), peer)
 
 
 class ClockOffset:
-    """Measure the offset of this host's clock from rank 0's, whose address is in the job's own store."""
+    """Measures the offset of this host's clock from rank 0's clock. The job's store has rank 0's address."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
-        # A name that is equal for ranks with the same clock.
-        self.boot = launcher.boot_id() or socket.gethostname()
+        self.boot = launcher.boot_id() or socket.gethostname()  # ranks with the same clock have the same value
         self.store: Any = None
         self.asked_at = -EVERY_S
 
     def tick(self) -> None:
-        """Join the clocks' store once; then rank 0 answers and the others ask."""
+        """Join the clocks' store at the first call. Rank 0 then answers the requests of the other ranks."""
         from torch.distributed import distributed_c10d
 
         if not torch.distributed.is_initialized():
@@ -311,7 +297,7 @@ class ClockOffset:
 
 
 def serve(server: socket.socket) -> None:
-    """Answer each ask with this host's time, one rank after another."""
+    """Answer requests with this host's time, one rank after another."""
     while True:
         try:
             client, _ = server.accept()
@@ -324,8 +310,8 @@ def serve(server: socket.socket) -> None:
 
 
 def offset_ns(host: str, port: int) -> tuple[int, int]:
-    """Return the correction of this host's time and its uncertainty, which is half the shortest round trip."""
-    best = 0, sys.maxsize  # any answer is better
+    """Return the correction of this host's time in ns, and the error, which is half the shortest round trip."""
+    best = 0, sys.maxsize
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(PINGS):
@@ -333,7 +319,7 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
             server.sendall(b"?")
             answer = server.recv(8, socket.MSG_WAITALL)
             ended = time.time_ns()
-            if len(answer) < 8:  # rank 0 waits 5 s: this process was stopped
+            if len(answer) < 8:  # this process was stopped for longer than rank 0's timeout
                 raise ConnectionError("rank 0 closed the connection")
             theirs = int.from_bytes(answer, "little")
             if ended - began < 2 * best[1]:
@@ -342,7 +328,6 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
 
 
 def begin(asked: dict[str, Any]) -> None:
-    """Read the flight recorder from now on, where this torch has one."""
     dump = torch_private.find("torch._C._distributed_c10d._dump_fr_trace")
     if dump is None:
         why = "this torch has no flight recorder that can be read"
@@ -355,12 +340,12 @@ def begin(asked: dict[str, Any]) -> None:
 
         path = os.path.splitext(asked["path"])[0] + ".stack"
         handle = low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # the limit on descriptors may be lower
-            # A high number does not collide with those of the program's own files.
+        # A high number does not collide with the program's own descriptors. The limit may be lower.
+        with contextlib.suppress(OSError):
             handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
             os.close(low)
         faulthandler.register(STACK_SIGNAL, handle, all_threads=True, chain=False)
-        if not faulthandler.is_enabled():  # the only trace of where an abort inside a backend happened
+        if not faulthandler.is_enabled():  # an abort inside a backend leaves no other trace
             faulthandler.enable(handle, all_threads=True)
     atexit.register(recorder.end)
     recorder.thread.start()

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-# (Types would need `typing`, and this file loads nothing that a program could bring under the same name.)
+# There are no types, because an import of `typing` could load a file of the program with this name.
 #
-# Python reads this file as it starts, before the program. It waits for torch and then starts the counting. It removes
+# Python reads this file at its start, before the program. The file starts the counting once torch is loaded. It removes
 # every trace of itself, and a failure in it does not stop the program.
 import gc
 import os
@@ -14,11 +14,10 @@ _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 
 
 def _waiting(loaded, stolen):
-    """Return an `exec_module` of Python's loaders of source files that waits for torch.
+    """Return an `exec_module` for Python's loaders of source files that calls `loaded` before and after torch's load.
 
     Every way to load a module calls this method: an import in any thread, a lazy import, an import from a zip file, and
-    a direct call of a loader. Finding a module does not call it. If a part of torch is loaded here without torch, the
-    program loaded torch by another loader, which this method does not see.
+    a direct call of a loader. If it loads a part of torch before torch, another loader has loaded torch.
     """
     original = _LOADERS.exec_module
 
@@ -44,7 +43,7 @@ def _waiting(loaded, stolen):
 
 
 def _shared(path):
-    """Map the file into memory. No descriptor stays open: the program's descriptors keep their usual numbers."""
+    """Map the file into memory. No descriptor stays open, so the program's descriptors get their usual numbers."""
     with open(path, "r+b") as file:
         if os.name != "posix" or sys.version_info >= (3, 13):
             import mmap
@@ -56,7 +55,7 @@ def _shared(path):
         call = ctypes.CDLL(None).mmap
         call.restype = ctypes.c_void_p
         call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(3 * [ctypes.c_int]), ctypes.c_long)
-        # PROT_READ | PROT_WRITE is 3 and MAP_SHARED 1, on every system that has them.
+        # PROT_READ | PROT_WRITE is 3, and MAP_SHARED is 1.
         address = call(None, size, 3, 1, file.fileno(), 0)
         if address in (None, ctypes.c_void_p(-1).value):
             raise OSError("the counters cannot be mapped")
@@ -92,10 +91,10 @@ def _begin():
                     from gpucheck.program.run import recorder
 
                     recorder.begin(json.loads(ranks))
-        except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail a program that is measured)
-            memory[_FAILED] = 1  # the program goes on as if nothing had happened
-            is_told = type(error).__module__ == "gpucheck.errors"
-            text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
+        except Exception as error:  # noqa: BLE001 (a failure of gpucheck must not stop the program)
+            memory[_FAILED] = 1  # the program continues
+            is_known = type(error).__module__ == "gpucheck.errors"
+            text = (str(error) if is_known else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
             end_dry()
         finally:
@@ -108,7 +107,7 @@ def _begin():
             os._exit(70)
 
     def loaded(module):
-        """Record that torch begins to load (None), or start the counting once it is loaded."""
+        """Record that torch begins to load, if `module` is None, or start the counting."""
         if os.getpid() != pid:  # a process that the program forked has no counters
             return
         if module is None:
@@ -121,10 +120,10 @@ def _begin():
             memory[_TORCH] = _UNSEEN
             end_dry()
 
-    is_there = "torch" in sys.modules  # another file that Python reads at its start has loaded torch
-    memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
+    is_loaded = "torch" in sys.modules  # by another file that Python reads at its start
+    memory[_TORCH] = _SEEN if is_loaded else _BEFORE if "torch._C" in sys.modules else 0
     memory[_STARTED] = 1
-    if is_there:
+    if is_loaded:
         look()
     elif _LOADERS is not None:
         _LOADERS.exec_module = _waiting(loaded, stolen)
