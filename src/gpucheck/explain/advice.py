@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import advice_install, advice_setup
 from gpucheck.explain.facts import Advice, Facts, of
@@ -79,12 +78,6 @@ ADVICE: tuple[Advice, ...] = (
         "install the fabric manager of exactly the driver's version (sudo apt-get install "
         "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
         title="the fabric manager does not start: its version is not the driver's",
-    ),
-    of("cuinit.no_driver")(
-        lambda facts: facts.vendor == "intel" or facts.holds(r"\bipex\b|\barc\b"),
-        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, pass /dev/dri to the container, and use "
-        "the device xpu (the program's option for Intel GPUs). NVIDIA's driver does not help",
-        title="the program asks for NVIDIA's CUDA, and the GPU is one of Intel",
     ),
     of("cuinit.804")(
         r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
@@ -172,7 +165,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("numerics.nan_half")(
         r"\bgtx ?16[3-6]0",
-        "train in float32 (Ultralytics: amp=False; no fp16, half or autocast); for pictures --precision full --no-half",
+        "train in float32 (Ultralytics: amp=False), without fp16, half or autocast. For pictures use --precision full "
+        "--no-half",
         title="a GTX 16xx computes float16 wrongly, which gives NaN",
         certainty="strong",
     ),
@@ -185,7 +179,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.other")(
         r"\b(?:compute|kv|pp)(?: cache)? buffers?\b|\bkv cache\b|\bllama|lm ?studio|gguf|koboldcpp",
-        "set a shorter context (-c 8192; num_ctx), then fewer layers on the GPU (-ngl N; LM Studio: GPU offload), a "
+        "set a shorter context (-c 8192, num_ctx), then fewer layers on the GPU (-ngl N, LM Studio: GPU offload), a "
         "smaller quantisation, or a smaller cache (-fa -ctk q8_0 -ctv q8_0); nvidia-smi shows other programs",
         title="GPU memory does not hold the model with this context",
     ),
@@ -682,7 +676,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("attention.flash", "attention.kernel")(
         lambda facts: bool(facts.names & {"server", "vllm"}) or facts.holds("flashinfer|unsupported max_mma_kv"),
-        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend; for an FP8 cache "
+        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend, for an FP8 cache "
         f"--kv-cache-dtype auto); else {BACKEND}, or update the server",
     ),
     of("cuda.peer")(
@@ -803,7 +797,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda", "oom.hip", "oom.other", "oom.cublas")(
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
-        "use a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
+        "use a shorter context (-c N, Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N, "
         "num_gpu), or a smaller quantisation of the model. nvidia-smi shows other holders of memory",
     ),
     of("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype")(
@@ -865,7 +859,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault")(
         "server",
         "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line. Find whose kernel it is: vLLM "
-        f"--enforce-eager (SGLang --disable-cuda-graph); {BACKEND}; or try a newer release",
+        f"--enforce-eager (SGLang --disable-cuda-graph), {BACKEND}, or try a newer release",
         certainty="strong",
     ),
     of("assert.index", "assert.label", "cuda.device_assert")(

@@ -655,6 +655,12 @@ ADVICE: tuple[Advice, ...] = (
         install_for_amd,
         title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
     ),
+    of("cuinit.no_driver")(
+        lambda facts: facts.vendor == "intel" or facts.holds(r"\bipex\b|\barc\b"),
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, pass /dev/dri to the container, and use "
+        "the device xpu (the program's option for Intel GPUs). NVIDIA's driver does not help",
+        title="the program asks for NVIDIA's CUDA, and the GPU is one of Intel",
+    ),
     of(*_CUDAS)(
         lambda facts: facts.vendor == "intel",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, install Intel's newest graphics driver, "

@@ -185,10 +185,10 @@ _FRAME = re.compile(
     r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)|'
     r"File \S+:\d+, in |-{2,}> ?\d+ |\d{1,5} {4,}\S"  # IPython's
 )
-# Text that somebody typed at a prompt. It may name an error that did not happen.
+# Text that somebody typed at a prompt. It may name an error that did not happen. People write answers after an arrow.
 _PROMPT = re.compile(
-    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. (?![A-Z]\w*Error:)|In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
-    r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
+    r"(?!.*\s(?:->|→|=>)\s)(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. (?![A-Z]\w*Error:)|In \[\d+\]: |PS [A-Z]:[^>]*> ?|"
+    r"[A-Z]:\\[^>:\"'`]*>|\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 # A line of source code. Its text may never have been printed.
@@ -303,9 +303,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
         return "", False, ""
     line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
     if _PROMPT.match(line):
-        # People write a program's answer behind an arrow.
-        answer = re.split(r"\s(?:->|→|=>)\s", line)[1:]
-        return (answer[-1].strip(), False, "") if answer else (line, True, "")
+        return line, True, ""
     quiet, prefix = False, ""
     for _ in range(8):  # no line has more prefixes
         found = _PREFIX.match(line)

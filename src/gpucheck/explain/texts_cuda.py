@@ -115,7 +115,7 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel ran longer than the display driver allows",
         messages.LAUNCH_TIMEOUT,
         meaning="A GPU that drives a display stops a kernel after some seconds (on Windows after two).",
-        fix=f"{SMALLER}; connect the display to another GPU; or {TDR}",
+        fix=f"{SMALLER}, or connect the display to another GPU; or {TDR}",
     ),
     strong(
         "cuda.no_kernel",

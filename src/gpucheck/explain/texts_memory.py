@@ -7,7 +7,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import CUDA_SAYS, SMALLER, hint, proof, strong
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
-_FITS = f"{SMALLER}; end other programs on the GPU; {_FINDS}"
+_FITS = f"{SMALLER}, and end other programs on the GPU; {_FINDS}"
 _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {SMALLER}; {_FINDS}"
 # Names in the kernel's log of Python processes and of model servers.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"

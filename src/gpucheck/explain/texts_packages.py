@@ -45,7 +45,7 @@ TEXTS: tuple[Condition, ...] = (
         r"initialize shared memory key",
         r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or not writable, or too many files are open: each shared tensor is one.",
-        fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        fix=_SHM + ". Also set ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(r"unable to open shared memory object|Couldn'?t allocate shared memory segment",),
         follows=("loader.files",),
     ),
@@ -143,7 +143,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
         r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
         meaning="Usually /dev/shm is full. Else a memory-mapped file was truncated while it was read.",
-        fix=_SHM + "; df -h of the folders of data, checkpoints and caches shows whether a disk is full",
+        fix=_SHM + ". df -h of the folders of data, checkpoints and caches shows whether a disk is full",
         symptom=True,
         common=(
             r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b|Caught signal 7 \(Bus error|Bus error \(core dumped\)",

@@ -134,7 +134,8 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "link.slow",
         "the PCIe link runs below what the GPU and the slot can do",
-        meaning="An idle GPU lowers the link's speed by itself, never its width. Under load a low speed is a fault.",
+        meaning="An idle GPU lowers the link's speed to save power, never its width. Under load a low speed is a "
+        "fault.",
         fix="gpucheck bench transfer measures it under load. Then put the GPU into the slot of 16 lanes at the CPU, "
         "without a riser, and set the slot's generation in the firmware. x16 of PCIe 4.0 carries about 26 GB/s in each "
         "direction",
