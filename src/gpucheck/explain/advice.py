@@ -99,7 +99,7 @@ ADVICE: tuple[Advice, ...] = (
         "library files",
         title="ZLUDA did not start: it finds no HIP SDK, or no AMD GPU that the SDK supports",
     ),
-    of("llamacpp.cpu")(
+    of("llamacpp.cpu", "torch.no_acc")(
         r"\A(?=[\s\S]*\bpodman)[\s\S]*(?:driver|graphics card)[^\n]{0,60}\bupdat|\A(?=[\s\S]*\bpodman)[\s\S]*updat\w*"
         r"[^\n]{0,60}(?:driver|graphics card)",
         becomes="container.cdi",

@@ -618,8 +618,9 @@ TEXTS: tuple[Condition, ...] = (
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
         weak=(
-            r"\b(llama[-_.](cli|server|cpp)|\./main|lm ?studio|koboldcpp|gguf|ollama)\b.{0,900}(\bgpus?\b.{0,60}(slow|"
-            r"0 usage|does not|not show|idle|instead)|0 usage of gpu|(runs?|running|uses?|using|on) (on )?(the )?cpu)",
+            r"\b(llama[-_.](cli|server|cpp)|\./main|lm ?studio|koboldcpp|gguf|ollama)\b.{0,900}(\bgpus?\b.{0,60}\b(idle"
+            r"|not used|does not show)|\b0 usage of gpu|\bslow\w* (on|with) (the )?gpu\b|\b(runs?|running|using) (on "
+            r")?(the )?cpu\b)",
         ),
     ),
     hint(
