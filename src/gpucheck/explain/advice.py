@@ -13,6 +13,83 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("nvcc.missing")(
+        r"directory: :?/[^\n]{0,80}:/[^\n]{0,60}nvcc",
+        "export CUDA_HOME=/usr/local/cuda, one folder. Remove the line of ~/.bashrc that appends to it with a colon",
+        title="CUDA_HOME is a list of folders with colons, as only PATH may be",
+    ),
+    of("slurm.gres")(
+        r"invalid gres core specification",
+        "write the physical cores in gres.conf, without their hyperthreads: Cores=48-63, not CPUs=48-63,176-191. Or "
+        "use AutoDetect=nvml. Then restart slurmctld and slurmd",
+        title="gres.conf names processor threads where Slurm wants cores",
+    ),
+    of("slurm.gres")(
+        r"can.?t stat gres\.conf file",
+        "run nvidia-smi on the node. If it fails, install or load the driver; sudo nvidia-modprobe -c 0 -u before "
+        "slurmd starts creates the files. Without a GPU, remove the node's line from gres.conf",
+        title="gres.conf names a device file that the node does not have: the driver is not loaded, or no GPU is there",
+    ),
+    of("cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.cpu_only")(
+        "colab",
+        "choose Runtime, Change runtime type and a GPU (T4), then run all cells again. Without a GPU to choose, the "
+        "day's quota is used up",
+        title="the Colab runtime has no GPU: the one in your own computer does not matter there",
+    ),
+    of("crash.segfault")(
+        r"segmentation fault[^\n]{0,20}nvidia-smi",
+        "install another release of NVIDIA's driver for Windows (older or newer), then wsl --shutdown. Test torch "
+        "itself: python -c 'import torch; print(torch.zeros(1, device=\"cuda\"))' may work all the same",
+        title="nvidia-smi crashed: inside WSL usually a fault of the Windows driver's release",
+    ),
+    of("torch.no_acc", "cuinit.100", "cuinit.999")(
+        r"\blxc\b|\bproxmox\b",
+        "pass the device files to the container: dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm, "
+        "dev3: /dev/nvidia-uvm-tools in /etc/pve/lxc/ID.conf, then restart it. Its driver libraries must be of the "
+        "host's version",
+        title="the LXC container probably lacks the GPU's device files",
+    ),
+    of("dist.sharded")(
+        r"torch\.size\(\[0\]\) from checkpoint",
+        "python zero_to_fp32.py CHECKPOINT_FOLDER OUTPUT rebuilds the weights (DeepSpeed puts the script beside them). "
+        "For the next run set stage3_gather_16bit_weights_on_model_save: true",
+        title="the checkpoint has empty weights: it was saved under ZeRO-3 without gathering them",
+    ),
+    of("import.dll")(
+        r"\bshm\.dll",
+        "install torch 2.3.1 or newer, or pip install mkl: the wheel of 2.3.0 for Windows lacks MKL's DLLs",
+        title="shm.dll of torch 2.3.0 does not find MKL's DLLs",
+        certainty="strong",
+    ),
+    of("cuda.no_kernel", "hip.arch")(
+        r"\A(?=[\s\S]*(?:amdgpu|gpu)_targets)[\s\S]*hsa_override_gfx_version=(?:1[01]|9)\.",
+        "build for the GPU that HSA_OVERRIDE_GFX_VERSION names: 10.3.0 is AMDGPU_TARGETS=gfx1030, 11.0.0 gfx1100. Or "
+        "build for the GPU's own number (rocminfo | grep gfx) and unset the override",
+        title="the program was built for another AMD GPU than HSA_OVERRIDE_GFX_VERSION names",
+    ),
+    of("cuda.capability")(
+        r"compute capability below 7\.0 are not supported",
+        "use another engine on this GPU: llama.cpp, exllamav2 or transformers. No dtype or other torch helps",
+        title="vLLM needs a GPU of compute capability 7.0 or newer",
+    ),
+    of("nccl.missing")(
+        lambda facts: "windows" in facts.platforms,
+        "call init_process_group('gloo'), or choose the program's option for gloo. With NCCL, run it inside WSL",
+        title="torch for Windows has no NCCL",
+    ),
+    of("hip.arch")(
+        r"\A(?=[\s\S]*gpu arch : gfx(?:103[56]|110[34]|90c))[\s\S]*\b(?:rx ?)?[679]\d[05]0(?: ?xt\w*)?\b",
+        "set HIP_VISIBLE_DEVICES to the other GPU's number (0 or 1), or switch the integrated GPU off in Device "
+        "Manager or the firmware",
+        title="HIP chose the processor's integrated GPU, for which ROCm has no code",
+    ),
+    of("compile.backend")(
+        r"recompile_limit|cache_size_limit",
+        "set torch._dynamo.config.recompile_limit = 64 (cache_size_limit before torch 2.7), or compile with "
+        "dynamic=True, and keep shapes alike. TORCH_LOGS=recompiles names what changes. With fullgraph=True the limit "
+        "is an error",
+        title="torch.compile compiled a function again and again, for changing shapes, until its limit",
+    ),
     of("dtensor.mixed")(
         r"no attribute \W?(?:full_tensor|to_local)",
         "start the program on at least two GPUs, or with its option without FSDP",
@@ -618,9 +695,9 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|prepar\w* .{0,20}data|preprocess\w* .{0,30}data|map "
-        r"\(num_proc|generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ "
-        r".{0,20}checkpoint|fast[- ]?forward",
+        r"running tokenizer|grouping texts|tokeniz(?:ing|e) .{0,20}dataset|prepar\w* .{0,20}data|preprocess\w* "
+        r".{0,30}data|map \(num_proc|generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|"
+        r"\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "set a longer limit: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200. Save in "
         "shards (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once before "
         "the run, and skip data faster (ignore_data_skip=True, a sampler with a state)",

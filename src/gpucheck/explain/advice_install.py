@@ -292,9 +292,10 @@ ADVICE: tuple[Advice, ...] = (
         "finds NVIDIA's runtime. Then set runtimeClassName: nvidia for the plugin's pods and those with a GPU",
     ),
     of("xpu.none")(
-        r"lib(?:ur_loader|sycl|ze_loader)\.so",
+        r"lib(?:ur_loader|sycl|ze_loader|mkl_sycl\w*)\.so",
         "for libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero). For libsycl and libur_loader: pip "
-        f"install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        f"install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them. For libmkl_sycl: "
+        "the oneAPI release that the package was built with",
         title="a library of Intel's driver or of its SYCL runtime is not found",
     ),
     of("xpu.none")(

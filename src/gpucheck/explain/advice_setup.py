@@ -661,6 +661,13 @@ ADVICE: tuple[Advice, ...] = (
         "the device xpu (the program's option for Intel GPUs). NVIDIA's driver does not help",
         title="the program asks for NVIDIA's CUDA, and the GPU is one of Intel",
     ),
+    of("torch.no_acc")(
+        lambda facts: "12.0" in facts.capabilities and not facts.torch,
+        f"pip install --force-reinstall torch torchvision --index-url {fixes.INDEX}/cu128, in the program's Python. Or "
+        "install a newer release of the program",
+        title="the program's torch probably has no code for this GPU: Blackwell needs torch 2.7 or newer with CUDA "
+        "12.8",
+    ),
     of(*_CUDAS)(
         lambda facts: facts.vendor == "intel",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, install Intel's newest graphics driver, "

@@ -199,7 +199,7 @@ _NAMED = {
     "bundled": r"\bsystem\\python\\lib",
     # Programs with a user interface, whose users do not change the code.
     "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga|kohya_ss[/\\]|onetrainer",
-    "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
+    "colab": r"(?<![\w./])/content/|google\.colab|\bcoll?ab\b",
     "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh|\bload forge\b",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",

@@ -489,6 +489,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
         r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
         r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
+        r"libmkl_sycl\w*\.so[.\d]*: cannot open shared object file",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch has no XPU.",
         fix="ls -l /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. sycl-ls lists "
         "the driver's devices. For OpenVINO also install Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",

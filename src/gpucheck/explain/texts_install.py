@@ -387,7 +387,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.missing",
         "the build does not find the CUDA toolkit (nvcc, headers)",
         r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set|nvcc: (command )?not found|"
-        r"(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file|No such file or directory: '?[\w./-]*nvcc|CUDA_HOME "
+        r"(error|make(\[\d\])?): .{0,40}nvcc.{0,10}No such file|No such file or directory: '?[\w./:-]*nvcc|CUDA_HOME "
         r"(does not exist|is not set|not found|must be set)|(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|"
         r"nvToolsExt|nvrtc\w*|cudnn\w*)\.h: No such file|Unable to find CUDA_HOME|CUDA_HOME undefined|"
         "MissingCUDAException|(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)|(requires|"
@@ -395,6 +395,7 @@ TEXTS: tuple[Condition, ...] = (
         "CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
         r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found|cannot find "
         r"-l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
+        r"setup\.py.{0,1500}TypeError: unsupported operand type\(s\) for \+: NoneType and str",
         meaning="The installation compiles an extension and needs nvcc. torch itself does not.",
         fix="install a wheel of the package instead of building it; else install the toolkit of torch's CUDA (python "
         "-c 'import torch; print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or "

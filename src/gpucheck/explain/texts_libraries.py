@@ -436,10 +436,13 @@ TEXTS: tuple[Condition, ...] = (
         r"group.{0,200}(GPU|timed out|timeout|not ready)|placement group .{0,120}(cannot|can't|could not|couldn't|is "
         r"not) be? ?(created|scheduled|ready)|Total available GPUs .{0,40}is less than total desired GPUs|required "
         r"GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
+        r"Waiting for creating a placement group of specs for \d{3}",
+        r"Tensor parallel size \(\d+\) exceeds available GPUs",
         meaning="A task, actor or placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and what waits. If a node left, ray stop on all nodes, then start head and "
         "workers again with one version of Ray and Python. Else request fewer GPUs (num_gpus), or add a node",
         follows=("nvml.", "xid.", "cuinit."),
+        logged=True,
     ),
     proof(
         "dist.ready_twice",
@@ -536,6 +539,7 @@ TEXTS: tuple[Condition, ...] = (
         r"gradient accumulation data|Index put requires the source and destination dtypes match|result type \w+ "
         r"can'?t be cast to the desired output type",
         r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype|Promotion for Float8 Types is not",
+        r"expects uniform (original )?parameter dtype",
         meaning="Parts of the model have different types (float16, bfloat16, float32), or an index is no integer.",
         fix="use model.to(dtype) and x.to(dtype) with one type, or run the step under torch.autocast",
     ),

@@ -142,7 +142,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         common=(
             r"(exit|return) ?code ?[=:]? ?-9\b|^Killed\.?$|line \d+: +\d+ Killed\b|\[\d+\] ?[+-]? ?\d+ killed\b",
-            r"\bSIGKILL\b|exit(ed with)?( status| code)?:? ?-9\b",
+            r"\bSIGKILL\b|exit(ed with)?( status| code)?:? ?-9\b|\berror code -9\b",
         ),
         follows=(
             *("oom.", "build.", "cuda.", "nccl.", "loader.", "xid.", "assert.", "import.", "shm.", "vllm."),
@@ -226,6 +226,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="NVIDIA's driver moves memory to RAM instead of ending the program with out of memory.",
         fix="use a smaller model, batch or picture until Task Manager shows no shared GPU memory. To turn it off, set "
         "NVIDIA Control Panel, Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback",
+        weak=(r"\bshared (gpu )?memory\b.{0,60}\bspikes?\b|\bsnail\w* pace\b.{0,200}\bshared (gpu )?memory\b",),
     ),
     hint(
         "oom.grows",
@@ -235,6 +236,7 @@ TEXTS: tuple[Condition, ...] = (
         "torch.inference_mode(). print(torch.cuda.memory_allocated()) after each step shows the growth",
         common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
         weak=(
+            r"\b(rising|growth|increase|leak\w*) (of|in) (the )?(gpu|cuda|vram)( memory)?\b",
             r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\b(increas|grow|creep|climb|accumulat|fill)\w*"
             r"[^.]{0,40}\b(each|every|over time|until|continu|constant|step|epoch|iter|request|image)|\b(keep|continu|"
             r"constant|slow|always|is)\w*( \w+)? (adding up|(increas|grow|climb|ris)\w*)|\bnot (released|freed) "

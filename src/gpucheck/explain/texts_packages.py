@@ -108,6 +108,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Signal 11 \(SIGSEGV\)|Segfault encountered|\A\W*(fatal python error: )?(segfault|"
         r"segmentation fault)( \(core dumped\))?\W*\Z|ERROR: Unexpected segmentation fault encountered in worker",
         r"(exitcode ?:|exits with return code =) ?-11\b",
+        r"segmentation fault +(\(core dumped\) +)?nvidia-smi\b",
         weak=(r"\bcrash\w*\b.{0,80}\bcore dump(ed)?\b",),
         meaning="Libraries do not fit together (an extension was built for another torch), or a driver fails.",
         fix="python -X faulthandler … shows the line. Then run it in a fresh environment with only torch",
@@ -565,9 +566,11 @@ TEXTS: tuple[Condition, ...] = (
         "llamacpp.model",
         "llama.cpp does not know this model file: it is older than the model, or the file is no language model",
         r"unknown (model|pre-tokenizer) (architecture|type): \W?\w+|error loading model architecture",
+        r"unknown \(magic, version\)|is this really a GGML file|invalid model file .{0,80}\(bad magic\)",
         meaning="A GGUF file names its architecture. Each release of llama.cpp knows those of its time.",
         fix="update llama.cpp, or the program that contains it (Ollama, LM Studio, llama-cpp-python). For `clip`, the "
-        "file is a projector: pass it by --mmproj, and the language model by --model",
+        "file is a projector: pass it by --mmproj, and the language model by --model. A picture model (sd3, flux) "
+        "needs ComfyUI or stable-diffusion.cpp. For an old ggml file, download the model as GGUF",
         follows=("llamacpp.start",),
     ),
     hint(
@@ -590,6 +593,7 @@ TEXTS: tuple[Condition, ...] = (
         "vulkan.lost",
         "the GPU was lost during work (Vulkan)",
         r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost|VkResult: ERROR_DEVICE_LOST",
+        r"vkDestroyFence: Invalid device",
         meaning="The driver reset the GPU: a kernel ran too long or used foreign memory, or the driver failed.",
         fix="use a smaller batch or context (llama.cpp: -ub 128; GGML_VK_MAX_NODES_PER_SUBMIT=1, or on AMD "
         "GGML_VK_ALLOW_GRAPHICS_QUEUE=1). Then try a newer driver or Mesa, or the last release that worked",

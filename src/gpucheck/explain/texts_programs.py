@@ -92,6 +92,7 @@ TEXTS: tuple[Condition, ...] = (
         "a local disk; for small operations a larger batch or torch.compile. `gpucheck bench crossover` shows the size "
         "from which the GPU is faster (reinforcement learning: often the CPU). Not in nvidia-smi: gpucheck doctor",
         weak=(
+            r"\bGPU utilization +\[[| ]*[0-4]?\d%\]",
             r"\bdata(_time)?:? [\d.]+ ?\([1-9]\d*\.\d+\)|\bGPU'?s?[- ]?(util\w*|usage)( rate)?\b[^:|]{0,40}\b(low|"
             r"fluctuat\w*|not stable|unstable|[0-4]?\d ?%)|\b(low|poor|0 ?%) GPU[- ]?(util\w*|usage)|\bGPU (is|was|"
             r"sits)( mostly| often)? (idl\w+|waiting)\b|\bGPU\b.{0,40}\b(slower|as slow as)\b.{0,12}\bCPU\b|\bslower "

@@ -423,6 +423,7 @@ TEXTS: tuple[Condition, ...] = (
         "Slurm has no such GPU for the job",
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
         r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)|(srun|sbatch|salloc): error: .{0,80}\bgres\b",
+        r"invalid GRES core specification|can'?t stat gres\.conf file",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what you can request. On a "
         "drained node nvidia-smi -L must list every GPU first; then scontrol update nodename=NODE state=resume",

@@ -81,6 +81,7 @@ TEXTS: tuple[Condition, ...] = (
         r"shape in current model is torch\.Size\(\[0\]\)|\(which has shape torch\.Size\(\[0\]\)\)",
         r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance|"
         r"Cannot writeback when the parameter shape changes",
+        r"param with shape torch\.Size\(\[0\]\) from checkpoint",
         meaning="Each rank holds only a shard of it (size 0). Only the forward of the wrapped module gathers it.",
         fix="load a state before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
         '"stage": 2. Else call the wrapped model, not model.module.layer, and put direct uses into '
