@@ -114,7 +114,7 @@ def test_once_nvml_holds_the_cards_none_has_to_start(fake_driver: Fake, monkeypa
     monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
     with CudaReader(600.0) as reader:
         reader.ask()
-        assert reader.reading(cards_are_up=True).error == "libcuda did not answer within 1 s"
+        assert reader.reading(are_gpus_up=True).error == "libcuda did not answer within 1 s"
     with CudaReader(1.5) as reader:
         reader.ask()
         assert reader.reading().error == "libcuda did not answer within 1.5 s"

@@ -110,7 +110,7 @@ def test_nothing_that_failed_is_cut_or_left_out(monkeypatch: pytest.MonkeyPatch)
     found = [Finding(f"x.{n}", one, f"finding {n}", f"{why}{n}.", fix=f"do {n}") for n, one in enumerate(verdicts)]
     cards = [(f"cuda:{n}", verdict_cell("fail" if n % 2 else "warn")) for n in range(60)]
     states = replace(table((Column("GPU", "left"), Column("state", "left")), cards), may_go=True)
-    view = [*head(Page(answer("fail", f"{why}28."), [], [], found)), states]
+    view: list[PageBlock] = [*head(Page(answer("fail", f"{why}28."), [], [], found)), states]
     lines = shown(*view, width="80", monkeypatch=monkeypatch).splitlines()
     said = " ".join(lines)
     assert said.startswith("✗ because") and all(f"because {n}. " in said for n in range(14, 29))

@@ -30,12 +30,6 @@ ADVICE: tuple[Advice, ...] = (
         "slurmd starts creates the files. Without a GPU, remove the node's line from gres.conf",
         title="gres.conf names a device file that the node does not have: the driver is not loaded, or no GPU is there",
     ),
-    of("cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.cpu_only")(
-        "colab",
-        "choose Runtime, Change runtime type and a GPU (T4), then run all cells again. Without a GPU to choose, the "
-        "day's quota is used up",
-        title="the Colab runtime has no GPU: the one in your own computer does not matter there",
-    ),
     of("crash.segfault")(
         r"segmentation fault[^\n]{0,20}nvidia-smi",
         "install another release of NVIDIA's driver for Windows (older or newer), then wsl --shutdown. Test torch "

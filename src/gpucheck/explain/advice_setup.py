@@ -641,6 +641,13 @@ ADVICE: tuple[Advice, ...] = (
         'Center; older ones: OpenVINO). For other GPUs use device "cuda" or "mps"',
         title="this torch is built without XPU, which Intel's GPUs need",
     ),
+    of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
+        "colab",
+        "choose a GPU (T4) in Runtime, Change runtime type. Then run again, with CUDA_VISIBLE_DEVICES unset or 0. If "
+        "none can be chosen, the day's quota is used up",
+        title="the Colab runtime has no GPU: the one in your own computer does not matter there",
+        certainty="hint",
+    ),
     of("torch.cpu_only")(
         lambda facts: facts.vendor == "amd" and facts.build.startswith("cu"),
         install_for_amd,
@@ -794,10 +801,6 @@ ADVICE: tuple[Advice, ...] = (
         r"environ\W{1,3}cuda_visible_devices\W{1,5}=\W{0,3}[1-9]",
         'remove os.environ["CUDA_VISIBLE_DEVICES"] = … from the program, or write "0": nvidia-smi -L shows the numbers',
         title="the program itself requests a GPU number that this machine probably does not have",
-    ),
-    of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
-        "colab",
-        "choose a GPU in Runtime, Change runtime type. Then run again, with CUDA_VISIBLE_DEVICES unset or 0",
     ),
     of("cuda.no_kernel")(
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),

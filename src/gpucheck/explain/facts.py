@@ -199,7 +199,8 @@ _NAMED = {
     "bundled": r"\bsystem\\python\\lib",
     # Programs with a user interface, whose users do not change the code.
     "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga|kohya_ss[/\\]|onetrainer",
-    "colab": r"(?<![\w./])/content/|google\.colab|\bcoll?ab\b",
+    "colab": r"\A(?![\s\S]*\b(?:works?|working|fine|runs?|ran|ok)\b[^.\n]{0,40}\bcoll?ab)[\s\S]*"
+    r"(?:(?<![\w./])/content/|google\.colab|\bcoll?ab\b)",
     "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh|\bload forge\b",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
