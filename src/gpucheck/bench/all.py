@@ -111,8 +111,7 @@ def _fail(
         return []
     fault = next((known for known in relay.faults if known.is_of(error)), None)
     if fault is None:
-        device = ids[0] if len(ids) == 1 else None
-        fault = faults.of(error, f"bench {benchmark.id}", device, step=watchdog.step())
+        fault = faults.of(error, f"bench {benchmark.id}", ids[0] if len(ids) == 1 else None, step=watchdog.step())
         relay(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})

@@ -246,8 +246,7 @@ class Copies:
 
     def prepare(self, sample: int, calls: int) -> None:
         """Refill the buffers if the copies of the next window need fresh slices and the allowance is not used up."""
-        is_fresh = self._cursor + calls <= self.count
-        if self.refills and (is_fresh or self.spent_s + self._cost_s > self.allowance_s):
+        if self.refills and (self._cursor + calls <= self.count or self.spent_s + self._cost_s > self.allowance_s):
             return
         began = time.perf_counter()
         self._compare()
@@ -292,8 +291,7 @@ def mismatches(words: Tensor, first: int, number: int) -> tuple[int, int]:
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> Tensor:
         return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)
 
-    copies = reference.unequal(words, wanted(0, len(words), words.device), wanted)
-    if copies is None:
+    if (copies := reference.unequal(words, wanted(0, len(words), words.device), wanted)) is None:
         return 0, 0
     differ = copies[0].view(torch.uint8) != copies[1].view(torch.uint8)
     wrong = reference.counted(differ)

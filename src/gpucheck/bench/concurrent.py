@@ -54,15 +54,14 @@ class CallGroup:
 
     def window(self, number: int) -> Span:
         """Run the window with this number; return its start and its length on the host's clock."""
-        timer = self.timer
         # A large product on a slow CPU can take longer than the watchdog's limit for a device.
-        with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
+        with watchdog.off_device() if getattr(self.timer, "is_cpu", False) else contextlib.nullcontext():
             if self.prepare is not None:
                 self.prepare(number, self.untimed + self.calls)
             for _ in range(self.untimed):
                 self.call()
-            timer.synchronize()
-            return timing.host_window(timer, self.call, self.calls)
+            self.timer.synchronize()
+            return timing.host_window(self.timer, self.call, self.calls)
 
 
 def filling(timer: Timer, call: Callable[[], object]) -> CallGroup:
@@ -162,8 +161,10 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     if not all(windows):
         windows, flags = ([], []), ("never-together",)
     taken = [timing.run_of(started, *lane) for lane in zip(calls, windows, strict=True)]
-    details = [{"alone_s": copy_s, "fillings": rounds} for copy_s in alone_s]
-    return [Timed(run, "device events", "unheld", flags, more) for run, more in zip(taken, details, strict=True)]
+    return [
+        Timed(run, "device events", "unheld", flags, {"alone_s": copy_s, "fillings": rounds})
+        for run, copy_s in zip(taken, alone_s, strict=True)
+    ]
 
 
 def _round(

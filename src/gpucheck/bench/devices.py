@@ -206,13 +206,12 @@ def out_of_time(name: str, title: str, device: str | None = None) -> Finding:
 
 def described(accel: Accel) -> Device:
     """Return torch's description of an opened device."""
-    capability = accel.compute_capability
     return Device(
         kind=accel.kind,
         id=accel.id,
         name=accel.name,
         uuid=accel.uuid,
-        compute_capability=None if capability is None else ".".join(map(str, capability)),
+        compute_capability=None if accel.compute_capability is None else ".".join(map(str, accel.compute_capability)),
         multiprocessors=accel.multiprocessors,
         memory_bus_width_bits=accel.memory_bus_width_bits,
         max_sm_clock_hz=accel.max_clock_hz,

@@ -46,8 +46,7 @@ def support(dtype: Dtype, accel: Accel) -> Support:
             return Support("emulated", "on a CPU float8 is converted first")
         from gpucheck.machine import host
 
-        flags = host.cpu_flags()
-        if not flags:
+        if not (flags := host.cpu_flags()):
             return Support("unknown", "this system does not list the CPU's features")
         missing = f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}"
         return Support("native") if _CPU[dtype] & flags else Support("emulated", missing)

@@ -67,9 +67,11 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             of_device: list[Finding] = []
             if measured.rows or is_whole:
                 judged.append(measured)
-                of_device = rule.findings(measured)
-                of_device += judging.clock(benchmark, measured.rows)
-                of_device += judging.cpu_busy(benchmark, measured.rows, document.facts)
+                of_device = [
+                    *rule.findings(measured),
+                    *judging.clock(benchmark, measured.rows),
+                    *judging.cpu_busy(benchmark, measured.rows, document.facts),
+                ]
                 lines = rule.headlines(measured, ceilings)
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
@@ -77,8 +79,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             if asked:
                 name = next((known.name for known in document.facts.devices if known.id == device), None)
                 of_device += gated(measured.rows, asked, DeviceRef(device, name=name), ceilings, complete=is_whole)
-            findings += [replace(finding, device=device) for finding in of_device]
-            findings += faulty(benchmark, device)
+            findings += [*(replace(finding, device=device) for finding in of_device), *faulty(benchmark, device)]
         shared = [part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark]
         findings += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, shared)]
         findings += [*faulty(benchmark, None), *doubts]
@@ -163,8 +164,7 @@ def gated(
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
     """Return a warning for each device without a threshold, if thresholds name devices. A name may be wrong."""
-    known = sorted({limit.device for limit in limits if limit.device is not None})
-    if not known:
+    if not (known := sorted({limit.device for limit in limits if limit.device is not None})):
         return []
     listed = ", ".join(f'"{name}"' for name in known)
     names = dict.fromkeys(device.name or device.id for device in facts.devices if device.id in device_ids)

@@ -139,8 +139,7 @@ RERUN = "rerun with a longer --time-budget"
 
 def cpu_busy(benchmark: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return one warning for all rows that other processes slowed, or an empty list."""
-    busy = [row for row in measurements if "cpu-busy" in row.flags]
-    if not busy:
+    if not (busy := [row for row in measurements if "cpu-busy" in row.flags]):
         return []
     busy_runs = [run for row in busy for run in runs.each_run(row) if "cpu-busy" in run["flags"]]
     used = max(run["details"]["cores_used_by_others"] for run in busy_runs)
@@ -180,8 +179,7 @@ CLOCK_FIXES = {
 def clock(benchmark: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """Return one finding for all rows with the worst flag about the clock, or an empty list."""
     for flag, verdict, title, causes in _CLOCKS:
-        flagged = [row for row in measurements if flag in row.flags]
-        if flagged:
+        if flagged := [row for row in measurements if flag in row.flags]:
             evidence, message = _clock_readings(flag, causes, flagged, len(measurements))
             fix = next((text for name, text in CLOCK_FIXES.items() if name in evidence["clock_reasons"]), None)
             return [Finding(f"{benchmark}.clock", verdict, title, message, evidence, fix=fix)]
@@ -255,8 +253,7 @@ def in_use(facts: Facts, device_id: str) -> list[Finding]:
         "judged_by": "memory and utilization: the processes were not read",
     }
     if not is_shared(device):
-        title = f"{text} of {device.id}, idle before the run"
-        return [Finding("device.shared", "info", title, "", evidence, fix)]
+        return [Finding("device.shared", "info", f"{text} of {device.id}, idle before the run", "", evidence, fix)]
     title, fix = f"{device.id} in use: {text}", f"{fix}; rerun once the device is free"
     return [Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)]
 

@@ -521,8 +521,7 @@ def without_values(sim: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
 
 def new_storage(sim: Simulation, storage_class: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Create a `torch.UntypedStorage` on a device. torch calls this also to copy tensors and to load files."""
-    target = devices.device_of(device)
-    if target is None or target.type not in SIMULATED:
+    if (target := devices.device_of(device)) is None or target.type not in SIMULATED:
         return _BASE.__new__(storage_class, *args, **kwargs if device is None else {**kwargs, "device": device})
     return _on_simulated(sim, _BASE.__new__(storage_class, *args, **kwargs, device=sim.home(target)), target)
 

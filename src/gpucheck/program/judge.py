@@ -143,7 +143,7 @@ def _called(operand: results.MismatchedTensor, operation: str) -> str:
 
 def _cause(operand: results.MismatchedTensor) -> str:
     at = f" at {operand.origin_place}" if operand.origin_place else ""
-    causes = {
+    return {
         "parameter": "a parameter" if "." in (operand.origin_name or "") else "its parameters were not moved",
         "buffer": "a buffer" if "." in (operand.origin_name or "") else "its buffers were not moved",
         "container": f"in a plain list or dictionary{at}, which .to() does not move",
@@ -154,8 +154,7 @@ def _cause(operand: results.MismatchedTensor) -> str:
         "attribute": f"a plain attribute{at}, which .to() does not move",
         "state": f"{'restored' if 'restored' in (operand.origin_name or '') else 'made'} before the model moved",
         "moved": f"moved there{at}",
-    }
-    return causes.get(operand.origin or "", "")
+    }.get(operand.origin or "", "")
 
 
 # The fixes for an operand on the CPU, by its origin. A fix changes the line of the origin.

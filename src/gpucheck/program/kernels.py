@@ -248,8 +248,7 @@ def _attention(
 ) -> Any:
     """Run `F.scaled_dot_product_attention` with the kernels that CUDA would choose. The CPU chooses other kernels."""
     inputs = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    device = _device(sim, inputs)
-    if device is None or query.is_nested:
+    if (device := _device(sim, inputs)) is None or query.is_nested:
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
         inputs = cast(sim, inputs, torch.get_autocast_dtype("cuda"))

@@ -146,8 +146,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
     """Return the syntax tree of a class, its first line and its file. Without source, the tree is None."""
     try:
         lines, first = inspect.getsourcelines(kind)
-        file = inspect.getsourcefile(kind) or ""
-        return ast.parse(textwrap.dedent("".join(lines))), first, file
+        return ast.parse(textwrap.dedent("".join(lines))), first, inspect.getsourcefile(kind) or ""
     except (OSError, TypeError, SyntaxError):
         return None, 0, ""
 
@@ -286,8 +285,7 @@ def examine(asked: ModelOptions) -> results.ModelResult:
     sim = Simulation()
     with simulated(sim) as torch_calls:
         target = parse_target(asked.target)
-        built = work.build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, sim, torch_calls, built).result()
+        return _Examination(asked, target, sim, torch_calls, work.build(target, parse_inputs(asked.inputs))).result()
 
 
 @dataclass(slots=True)
@@ -377,8 +375,7 @@ class _Examination:
         return self.sim.placements.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _row_of(self, part: UnregisteredPart, run: results.SimulatedRun | None) -> LeftBehind:
-        dtype = str(part.tensors[0].dtype).removeprefix("torch.")
-        description = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
+        description = f"{str(part.tensors[0].dtype).removeprefix('torch.')} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
             count = sum(tensor.numel() for tensor in part.tensors)
             description = f"{type(part.value).__name__} with {count} parameters"
@@ -452,8 +449,7 @@ class _Examination:
             try:
                 self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-                mismatch = mismatch_in(self.sim, error)
-                if mismatch is not None:
+                if (mismatch := mismatch_in(self.sim, error)) is not None:
                     mismatches.append(mismatch)
                     self.sim.tolerated.add(mismatch.site)
                     continue

@@ -238,8 +238,7 @@ def rule_of(operation: str) -> PlacementRule | None:
 
 def judge(operation: str, operands: Sequence[Operand]) -> Placed:
     """Return the verdict of `operation` (such as `aten::add`, without its overload) on these operands."""
-    rule = rule_of(operation)
-    if rule is None:
+    if (rule := rule_of(operation)) is None:
         return Placed(_common(operands), judged=False)
     return _by_position(rule, operands) if rule.by_position else _judged(rule, operands)
 

@@ -71,8 +71,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             expected = self.common(inputs) if inputs else None
             for tensor in tensors_in(kwargs["out"]):  # Dispatch sees only a copy if torch compares devices in C++
                 self.sim.raise_if_elsewhere("out", tensor, expected, name_of(func), None)
-        generator = kwargs.get("generator")
-        if generator is not None and device is not None:
+        if (generator := kwargs.get("generator")) is not None and device is not None:
             self._check_generator(func, generator, device)
         if rule.read is not None:
             self.check_host(func, rule.read(*args, **kwargs))

@@ -16,11 +16,10 @@ from gpucheck.report.results.bench import Headline
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    measurements = device.rows
-    if not measurements:
+    if not device.rows:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
-    fastest = best(measurements)
-    return [_result(measurements), *_speed(fastest), *share_of_memory(fastest, device.part)]
+    fastest = best(device.rows)
+    return [_result(device.rows), *_speed(fastest), *share_of_memory(fastest, device.part)]
 
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
@@ -53,8 +52,9 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         judging.RunComparisons(where, run.get("verified_slices", 0), run.get("wrong_elements", 0))
         for where, run in details
     ]
-    title, what, sound = "a result is wrong", "elements", "all results verified"
-    return judging.verification("bandwidth.result", comparisons, title, what=what, sound_title=sound)
+    return judging.verification(
+        "bandwidth.result", comparisons, "a result is wrong", what="elements", sound_title="all results verified"
+    )
 
 
 def _speed(best: dict[str, float]) -> list[Finding]:

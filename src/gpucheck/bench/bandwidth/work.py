@@ -121,13 +121,12 @@ class RepeatedOperation:
     def _on(self, start: int, stop: int) -> Callable[[], object]:
         a, b, c = (array[start:stop] for array in (self.arrays.a, self.arrays.b, self.arrays.c))
         sums = self.arrays.sums[start:stop]
-        calls: dict[Operation, Callable[[], object]] = {
+        return {
             "read": lambda: torch.sum(a, dim=1, out=sums),
             "write": lambda: c.fill_(WRITTEN),
             "copy": lambda: c.copy_(a),
             "triad": lambda: torch.add(a, b, alpha=SCALAR, out=c),
-        }
-        return calls[self.operation]
+        }[self.operation]
 
     def call(self) -> None:
         self._calls[self._cursor % len(self._calls)]()
@@ -152,8 +151,7 @@ class RepeatedOperation:
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
-            copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
-            if copies is not None:
+            if (copies := reference.unequal(self._flat(start, stop), *self._expected(stop - start))) is not None:
                 # If the second comparison finds no difference, the first was unreliable. This is one wrong element.
                 return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         # If the poison was not verified, the comparison proves nothing.

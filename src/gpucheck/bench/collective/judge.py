@@ -66,9 +66,8 @@ def failed(what: str, answers: Sequence[RankOutcome], ready: Sequence[Mapping[st
 
     if dead := [answer for answer in failures if answer.how in _DIED]:
         # A signal from outside, as from the OOM killer, does not prove a hardware fault.
-        has_crashed = any(answer.how == "crashed" for answer in dead)
-        fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
-        return blaming("rank", blame if has_crashed else "inconclusive", dead, fix)
+        verdict = blame if any(answer.how == "crashed" for answer in dead) else "inconclusive"
+        return blaming("rank", verdict, dead, "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50")
     if stopped := [answer for answer in failures if answer.how == "stopped"]:
         fix = "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
         return blaming("rank", "inconclusive", stopped, fix)
@@ -138,8 +137,7 @@ def named(collective: str, size_bytes: int) -> str:
 
 def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Judge the rows of all ranks."""
-    rows = [row for device in devices for row in device.rows]
-    if not rows:
+    if not (rows := [row for device in devices for row in device.rows]):
         return []
     largest = largest_collectives(rows)
     is_whole = all(device.parts.get("collective") == "" for device in devices)
@@ -203,8 +201,7 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
-    rates = {name: row.rate.median for name, row in largest.items() if row.rate is not None}
-    if not rates:
+    if not (rates := {name: row.rate.median for name, row in largest.items() if row.rate is not None}):
         return [Finding("collective.speed", "skip", "bus bandwidth unknown", "no row has a rate")]
     case = next(iter(largest.values())).case
     text = ", ".join(f"{name} {units.byte_rate(rate)}" for name, rate in rates.items())

@@ -92,8 +92,7 @@ class Rank:
         )
 
     def _room(self, host_share: float) -> int:
-        info = self.accel.memory_info()
-        if info is not None:
+        if (info := self.accel.memory_info()) is not None:
             return int(info[0] * DEVICE_SHARE)
         # The ranks of a machine share its memory, and each has an array and a copy.
         return int(host.memory().usable * host_share / (2 * int(os.environ.get("LOCAL_WORLD_SIZE", self.world))))
@@ -227,8 +226,9 @@ class CollectiveWork:
         if self.collective in ("all-gather", "all-to-all"):
             values = positions % part + (self.rank * part if self.collective == "all-to-all" else 0)
             return (values % PERIOD + (positions // part + trial) % TAGS * 256).to(torch.float32)
-        senders = {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}
-        return _value(positions, trial, senders[self.collective])
+        return _value(
+            positions, trial, {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}[self.collective]
+        )
 
     def _slices(self, array: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         for start in range(0, array.numel(), SLICE):

@@ -152,8 +152,7 @@ class Meeting:
         limit_s, rank = MEET_S, self.local[0]
         try:
             while True:
-                request = self._get("exit", f"ask/{self.number}", limit_s=limit_s)
-                if request is None:
+                if (request := self._get("exit", f"ask/{self.number}", limit_s=limit_s)) is None:
                     sys.stderr.write(f"gpucheck: rank {rank}: rank 0 does not answer\n")
                     return errors.UNDECIDED
                 if "exit" in request:
@@ -312,8 +311,9 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
         raise UsageError(title, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
     if meeting is not None:
         if options.ranks is not None:
-            title = "--ranks is for processes that gpucheck starts"
-            raise UsageError(title, "a launcher has started these", "leave it out")
+            raise UsageError(
+                "--ranks is for processes that gpucheck starts", "a launcher has started these", "leave it out"
+            )
         return [choose.choose(options.device if options.device != "all" else "auto", facts).ids[0]]
     chosen = choose.choose("cpu" if options.device == "cpu" else "all", facts)
     if chosen.notice:

@@ -77,11 +77,9 @@ def answer(device: DeviceRows) -> list[CrossoverResult]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    by_operation = runs.group_by(lambda entry: entry.operation, answer(device))
-    if not by_operation:
+    if not (by_operation := runs.group_by(lambda entry: entry.operation, answer(device))):
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    rows = device.rows
-    return [*map(_crossing, by_operation.values()), _precision(rows, device.facts), _result(rows)]
+    return [*map(_crossing, by_operation.values()), _precision(device.rows, device.facts), _result(device.rows)]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
@@ -105,8 +103,9 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     message = f"at {largest} {', '.join(texts)}"
     if first.ended_by:
         message += f"; larger sizes skipped: {ENDS[first.ended_by]}"
-    evidence = {"device": first.device, "crossings": to_json(entries)}
-    return Finding(f"crossover.{operation}", "info", title, message, evidence)
+    return Finding(
+        f"crossover.{operation}", "info", title, message, {"device": first.device, "crossings": to_json(entries)}
+    )
 
 
 def _precision(rows: Sequence[Measurement], facts: Facts) -> Finding:
@@ -122,8 +121,9 @@ def _result(rows: Sequence[Measurement]) -> Finding:
     if not bad:
         return Finding("crossover.result", "pass", "all results verified")
     wrong = list(dict.fromkeys(f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad))
-    title, fix = "the GPU computed wrong results", FIX["wrong data"]
-    return Finding("crossover.result", "fail", title, few(wrong), {"wrong": wrong}, fix)
+    return Finding(
+        "crossover.result", "fail", "the GPU computed wrong results", few(wrong), {"wrong": wrong}, FIX["wrong data"]
+    )
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:

@@ -213,8 +213,7 @@ DEVICE_SHARE = 0.25
 def room(options: CrossoverOptions, accel: Accel) -> int:
     """Return the bytes that one size may take on each side."""
     host_bytes = host.memory().usable * options.host_share
-    info = accel.memory_info()
-    if info is None or accel.integrated:
+    if (info := accel.memory_info()) is None or accel.integrated:
         return int(host_bytes / 2)  # both sides share this memory
     return int(min(host_bytes, info[0] * DEVICE_SHARE))
 
@@ -231,8 +230,7 @@ def command(options: CrossoverOptions, emit: Emit, shared: BenchInputs = ALONE) 
     facts = shared.facts or inventory.read()
     rows = partial(_rows, options, facts, emit)
     on_cpu = devices.needs_gpu(judge.NAME, "no second device", "crossover compares this CPU with a GPU")
-    inputs = replace(shared, facts=facts)
-    devices.each(judge.NAME, options, emit, inputs, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
+    devices.each(judge.NAME, options, emit, replace(shared, facts=facts), rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
 def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:

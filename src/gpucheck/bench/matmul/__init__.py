@@ -47,14 +47,14 @@ def parse_shape(text: str, name: str) -> Shape:
 
 def parse_axis(text: str, option: str) -> Dimension:
     """Return a dimension from `LOW:HIGH:STEP` or from one value. Raises UsageError."""
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
-    if match is None:
+    if (match := re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)) is None:
         raise UsageError(f"{option} must be LOW:HIGH:STEP, not {text!r}", "", "write it like 1024:16384:1024")
     low = int(match[1])
     high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
     if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
-        bounds = f"must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1"
-        raise UsageError(f"{option} {bounds}, not {text!r}")
+        raise UsageError(
+            f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
+        )
     return Dimension(low, high, step)
 
 
@@ -115,9 +115,11 @@ class MatmulOptions:
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if self.search and self.cold:
-            why = "shapes share their matrices, which stay in the cache"
-            fix = "use --cold with the --shape that it finds"
-            raise UsageError("--search cannot be combined with --cold", why, fix)
+            raise UsageError(
+                "--search cannot be combined with --cold",
+                "shapes share their matrices, which stay in the cache",
+                "use --cold with the --shape that it finds",
+            )
         if self.search and self.burst:
             raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
         if any(self.axes) and not self.search:

@@ -356,8 +356,7 @@ class FirstCheck:
     def details(self) -> dict[str, Any]:
         """Return the details of a row."""
         rows, sums = self.rows, self.sums
-        sampled = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst)
-        wrong = sampled if rows.worst > 1 else self.element
+        wrong = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst) if rows.worst > 1 else self.element
         return {
             "checked_rows": rows.rows,
             "worst_error_of_bound": rows.worst,

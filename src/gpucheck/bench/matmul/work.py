@@ -67,15 +67,15 @@ def measure(
         accel.synchronize()
         bound_of = observed if case.dtype == "tf32" else kind.bound_of
         repeats = product.RepeatCheck(sets, accel, bound_of)
-        nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
         least_s = LEAST_S if watch.reason else LEAST_WATCHED_S
         limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE, least_s=least_s)
-        work = timing.Work(call, empty=nothing, prepare=repeats.before)
+        work = timing.Work(call, empty=kind.bind(*(matrix[:0, :0] for matrix in first)), prepare=repeats.before)
         clock: timing.Clock = "device events" if accel.has_events else "host"
-        threads = torch.get_num_threads()
-        ordinary = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
+        ordinary = timing.watched(
+            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
+        )
         taken = _rates(ordinary, wanted, accel, call, watch, until) or [(None, ordinary)]
         memory = accel.memory()
         repeats.finish()
@@ -248,8 +248,7 @@ class ShapeTrials:
             if (reason := product.why_no_kernel(error, self._kind, self._accel)) is None:
                 raise
             return TryResult(None, self._spent_s(), reason)
-        least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
-        if stats.median(windows) < least_s:
+        if stats.median(windows) < (timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S):
             return TryResult(None, self._spent_s(), TOO_FAST)
         self._rate[shape] = self._last_rate = product.operations(shape) * calls / stats.median(windows)
         return TryResult(self._last_rate, self._spent_s())

@@ -62,8 +62,7 @@ def answer(device: DeviceRows) -> list[OverlapResult]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    entries = answer(device)
-    if not entries:
+    if not (entries := answer(device)):
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [_pinned(entries, device.facts.environment), _copies(device.rows)]
 

@@ -107,20 +107,19 @@ def size_for(options: OverlapOptions, room: buffers.BufferMemory) -> int:
 def command(options: OverlapOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
     rows = functools.partial(_rows, options, emit)
-    why = "overlap measures a GPU's compute beside its copies"
-    on_cpu = devices.needs_gpu(NAME, "a CPU has no copies to hide", why)
+    on_cpu = devices.needs_gpu(
+        NAME, "a CPU has no copies to hide", "overlap measures a GPU's compute beside its copies"
+    )
     devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
 def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     room = buffers.room_for(accel, options.host_share)
     size = size_for(options, room)
-    side_stream = accel.side_stream()
-    if side_stream is None:
+    if (side_stream := accel.side_stream()) is None:
         raise CannotLook(f"{accel.id} has no second stream", finding="overlap.streams")
     emit(Progress("allocating", 0, None))
-    capacity = max(size, min(SLICES * size, room.most(1)))
-    shared = buffers.allocate_all(accel, ("pinned",), capacity, "overlap.memory")
+    shared = buffers.allocate_all(accel, ("pinned",), max(size, min(SLICES * size, room.most(1))), "overlap.memory")
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned, finding="overlap.pinned")
     with Watch(accel.uuid) as watch, precision.precision("ieee"):

@@ -140,8 +140,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
 
 def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     """Judge the share of the link that the best pinned row of each direction reaches, and the state of the link."""
-    rates = {way: row.rate.median for way, row in rows.items() if row.rate}
-    if not rates:
+    if not (rates := {way: row.rate.median for way, row in rows.items() if row.rate}):
         return []
     verdict: Verdict
     reached, name = in_words(rates), "transfer.link"
@@ -165,10 +164,16 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     findings, lower = [finding], below_maximum(link)
     if "width" in lower:
         now, most = lower["width"]
-        title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"
-        verdict = "warn" if now < links.LEAST_LANES else "info"
-        lanes, fix = {"width": now, "max_width": most}, "reseat the GPU or use another slot"
-        findings.append(Finding("transfer.link_width", verdict, title, why, lanes, fix))
+        findings.append(
+            Finding(
+                "transfer.link_width",
+                "warn" if now < links.LEAST_LANES else "info",
+                f"link with {now} of {most} lanes under load",
+                "bad seat, riser, or a slot with fewer lanes",
+                {"width": now, "max_width": most},
+                "reseat the GPU or use another slot",
+            )
+        )
     if "generation" in lower:
         now, most = lower["generation"]
         verdict, why = "warn", "lane errors, or a firmware setting"
@@ -212,8 +217,7 @@ def _where(row: Measurement) -> str:
 
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Judge the plain copies of one device. The most important finding is first."""
-    rows = [row for row in measurements if row.name == NAME]
-    if not rows:
+    if not (rows := [row for row in measurements if row.name == NAME]):
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
     pci_address = next((known.pci_address for known in facts.devices if known.id == rows[0].device.id), None)
     return [*share_of_link(fastest_links(rows), link_under_load(rows), pci_address), *_speedup(rows)]
@@ -316,8 +320,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         title = "inconclusive: no window in which both directions copied"
         evidence: dict[str, Any] = {"directions": [row.case["direction"] for row in without]}
         findings.append(Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN))
-    rates = {row.case["direction"]: row.rate.median for row in rows if row.rate}
-    if not rates:
+    if not (rates := {row.case["direction"]: row.rate.median for row in rows if row.rate}):
         return findings
     rates_alone = {row.case["direction"]: rate for row in rows if row.rate and (rate := alone(row, measurements))}
     total = sum(rates.values())
@@ -341,8 +344,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Judge all pairs in one finding, with the matrix as evidence."""
-    rows = [row for row in measurements if row.name == PEER]
-    if not rows:
+    if not (rows := [row for row in measurements if row.name == PEER]):
         return []
     paths, rates = pairs(rows)
     slow = slower(rates, paths)
@@ -386,11 +388,13 @@ def not_measured(pair: DevicePair, reason: str, *, hangs: bool) -> Finding:
 
 def slower(rates: Mapping[DevicePair, float], paths: Mapping[DevicePair, str | None]) -> list[DevicePair]:
     """Return the pairs that are much slower than the median pair with the same path, or than the opposite direction."""
-    slow = []
-    for pair, rate in rates.items():
-        siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
-        slow += [pair] if rate < LEAST_OF_SIBLINGS * max(stats.median(siblings), rates.get(pair[::-1], 0.0)) else []
-    return slow
+    siblings = runs.group_by(lambda pair: paths[pair], rates)
+    typical = {path: stats.median([rates[pair] for pair in alike]) for path, alike in siblings.items()}
+    return [
+        pair
+        for pair, rate in rates.items()
+        if rate < LEAST_OF_SIBLINGS * max(typical[paths[pair]], rates.get(pair[::-1], 0.0))
+    ]
 
 
 def pairs(rows: Iterable[Measurement]) -> tuple[dict[DevicePair, str | None], dict[DevicePair, float]]:
@@ -459,8 +463,7 @@ def answer(device: DeviceRows) -> list[TransferResult]:
 def ceilings(device: DeviceRows) -> Ceilings:
     """Return the link's limit if large pinned copies were timed on the device's clock."""
     rows = [row for row in device.rows if row.name == NAME]
-    rates = [judging.rate(row) for row in fastest_links(rows).values()]
-    if not rates:
+    if not (rates := [judging.rate(row) for row in fastest_links(rows).values()]):
         return {}
     limit, unknown_because = limit_of(link_under_load(rows), max(rates))
     return {"link": Ceiling(limit, "" if limit else f"link unknown: {unknown_because}")}

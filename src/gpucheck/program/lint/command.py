@@ -327,8 +327,7 @@ class ScopeAnalysis(Expressions):
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Scope:
         """Analyse a function at its first call, and return the scope. A recursive call has no known effect."""
-        known = self.file.effects.get(id(function))
-        if known is not None:
+        if (known := self.file.effects.get(id(function))) is not None:
             return known
         self.file.effects[id(function)] = ScopeAnalysis(self.file, None, function, "", {})
         parent = self.file.parents.get(id(function))

@@ -261,11 +261,9 @@ class Expressions(Scope):
             return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
         if name in self.local_names and name not in self.functions:
             return UNKNOWN
-        made = self.file.classes.get(name)
-        if made is not None:
+        if (made := self.file.classes.get(name)) is not None:
             return Value("module", made=given.node, stateful=made.has_state, name=name) if made.is_module else UNKNOWN
-        function = self.functions.get(name) or self.file.functions.get(name)
-        if function is not None:
+        if (function := self.functions.get(name) or self.file.functions.get(name)) is not None:
             return processes.called(self, given.node, self.effect_of(function))
         return self._of_builtin(given, name)
 
@@ -552,8 +550,7 @@ class Expressions(Scope):
                 kind = "parameter" if "param" in name else "tensor"
                 self.flow.names[f"self.{given.node.args[0].value!s}"] = Value(kind, "input", tensor.ndim)
             return UNKNOWN
-        function = self.file.method(self.owner, name)
-        if function is None:
+        if (function := self.file.method(self.owner, name)) is None:
             takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
             if self.in_forward and name in self.attributes and takes_input:
                 return Value("batch", "input")  # a module that the caller passed to the class returns tensors

@@ -87,8 +87,7 @@ class File:
         """Yield a class and its bases in the file, the class first."""
         yield member
         for name in member.bases:
-            base = self.classes.get(name)
-            if base is not None and base is not member and name not in below:
+            if (base := self.classes.get(name)) is not None and base is not member and name not in below:
                 yield from self.family(base, (*below, member.node.name))
 
     def method(self, owner: Class | None, name: str) -> Function | None:
@@ -266,8 +265,7 @@ _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__()
 
 def walk(node: ast.AST) -> list[ast.AST]:
     """Return the node and all nodes below, without operators and contexts. The node caches the result."""
-    below = node.__dict__.get("_below")
-    if below is None:
+    if (below := node.__dict__.get("_below")) is None:
         nodes = [node]
         for inner in nodes:
             if inner.__class__ not in _WITHOUT_NODES:

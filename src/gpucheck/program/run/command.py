@@ -130,8 +130,10 @@ def not_reached(read: counters.CounterData, began_s: float) -> tuple[str, ...]:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             if _is_as_it_ran(file, began_s):
                 trees[file] = ast.parse(Path(file).read_bytes())
-    fields = ("file", "function", "line", "is_loop")
-    left = [reached.LastLine(*(line[name] for name in fields)) for line in read.lines_of("left")]
+    left = [
+        reached.LastLine(line["file"], line["function"], line["line"], line["is_loop"])
+        for line in read.lines_of("left")
+    ]
     return tuple(reached.not_reached(trees, ran, left))
 
 
@@ -465,8 +467,7 @@ _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
 
 def _out_of_memory(read: counters.CounterData) -> OutOfMemory | None:
-    error = next((line for line in read.lines_of("error") if line["memory"]), None)
-    if error is None:
+    if (error := next((line for line in read.lines_of("error") if line["memory"]), None)) is None:
         return None
     sums = next(read.lines_of("held"), {})
     held = {f"{name}_bytes": sums.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
@@ -510,8 +511,7 @@ def _size(match: re.Match[str]) -> int:
 
 
 def _traced(read: counters.CounterData, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
-    trace = next(reversed([*read.lines_of("trace")]), None)
-    if trace is None:
+    if (trace := next(reversed([*read.lines_of("trace")]), None)) is None:
         return None
     steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
     slowdown = trace["step_ns"] / steady_ns if steady_ns else None

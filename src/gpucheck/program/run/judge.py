@@ -427,8 +427,7 @@ def _undone(result: DryResult) -> Iterator[Finding]:
 
 def _stop(result: DryResult) -> Iterator[Finding]:
     """Yield the finding on an early end. An error fails only if a real GPU would raise the error too."""
-    stop = result.stopped
-    if stop is None:
+    if (stop := result.stopped) is None:
         code = result.exit or 0
         if code < 0 or result.memory is None:  # a normal end writes the memory and the caught errors
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
@@ -457,8 +456,7 @@ def _stop(result: DryResult) -> Iterator[Finding]:
 
 
 def _memory_findings(result: DryResult) -> Iterator[Finding]:
-    memory = result.memory
-    if memory is None or memory.total_bytes is None:
+    if (memory := result.memory) is None or memory.total_bytes is None:
         return
     peak, total = memory.peak, memory.total_bytes
     most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"

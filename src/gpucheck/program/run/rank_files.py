@@ -194,8 +194,7 @@ def read(folder: Path) -> list[RankRecord]:
     """Return the files of a folder's newest job, by rank. Raises CannotLook."""
     records = []
     for path in sorted(folder.iterdir()):
-        match = _FILE.fullmatch(path.name)
-        if match is None:
+        if (match := _FILE.fullmatch(path.name)) is None:
             continue
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise CannotLook(f"{str(path)!r} is not a file of a rank", "a link, or too large")

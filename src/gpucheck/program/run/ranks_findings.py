@@ -43,8 +43,7 @@ def _call(call: Collective) -> str:
 
 
 def _of_mismatch(job: RanksResult) -> Finding | None:
-    mismatch = job.mismatch
-    if mismatch is None:
+    if (mismatch := job.mismatch) is None:
         return None
     title = f"{names(mismatch.ranks)}{' and the others' * mismatch.has_majority} make different calls"
     who, others = names(mismatch.ranks) if mismatch.has_majority else "some", "others"
@@ -57,8 +56,7 @@ def _of_mismatch(job: RanksResult) -> Finding | None:
 
 
 def _of_hang(job: RanksResult) -> Finding | None:
-    hang = job.hang
-    if hang is None:
+    if (hang := job.hang) is None:
         return None
     rows = {row.rank: row for row in job.ranks}
     mismatch = job.mismatch.call if job.mismatch is not None else None
@@ -229,8 +227,7 @@ def _of_lateness(job: RanksResult) -> Finding:
     share = units.percent(job.last_share or 0.0)
     message = f"{who} {is_last} in {share} of steps and cost{'s' * is_one} {cost} of a step of {step}"
     if job.periodic is not None and job.periodic.ranks:
-        every = ranks_judge.ordinal(job.periodic.every)
-        message += f", in every {every} step: a checkpoint, an evaluation or logging"
+        message += f", in every {ranks_judge.ordinal(job.periodic.every)} step: a checkpoint, an evaluation or logging"
     if job.activity is not None:
         what = f"{job.activity} at {job.place}" if job.place else job.activity
         if job.activity_s is None:

@@ -214,8 +214,7 @@ class Exchanges:
             work_class.wait = hooks.measured(self._waited, work_class.wait)
         group, sends = args[0], name == "send"
         peer = args[2] if name != "recv_anysource" and len(args) > 2 else -1
-        row = self.counts.get((group.group_name, peer, sends))
-        if row is None:
+        if (row := self.counts.get((group.group_name, peer, sends))) is None:
             row = self.counts[group.group_name, peer, sends] = [_rank_in_job(group, peer), 0]
         row[1] += 1
         if work is None:  # several messages share a work, which another call returns
@@ -328,10 +327,10 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
 
 
 def begin(asked: dict[str, Any]) -> None:
-    dump = torch_private.find("torch._C._distributed_c10d._dump_fr_trace")
-    if dump is None:
-        why = "this torch has no flight recorder that can be read"
-        return counters.append(asked["path"], {"say": "failed", "why": why})
+    if (dump := torch_private.find("torch._C._distributed_c10d._dump_fr_trace")) is None:
+        return counters.append(
+            asked["path"], {"say": "failed", "why": "this torch has no flight recorder that can be read"}
+        )
     recorder = FlightRecorderReader(asked, dump, hooks.lines)
     recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
