@@ -31,8 +31,8 @@ class Option:
 
     `repeat` accepts several values, also separated by commas if `commas` is set. The field is then a tuple, or the
     result of `fold`. `positional` is an argument without a name, `shown` the default as help shows it, `short` a
-    one-letter name, `group` the heading in help, and `range` the valid values if `parse` has none. A `verbatim` option
-    takes the rest of the command line unchanged, as the command line of another program.
+    one-letter name, `group` the heading in help, and `range` the valid values if `parse` has no `range`. A `verbatim`
+    option takes the rest of the command line unchanged, as the command line of another program.
     """
 
     help: str
@@ -109,12 +109,12 @@ def declared(options_type: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def read(options_type: Callable[..., Declared], typed: Mapping[str, Any]) -> Declared:
-    """Return the options from the typed values by `Option.key`. A value None means the default. Raises UsageError for a
-    value that is empty or not accepted, and for options that exclude each other (the dataclass's `check`)."""
+def read(options_type: Callable[..., Declared], given: Mapping[str, Any]) -> Declared:
+    """Return the options from the values that the user gave, by `Option.key`. None means the default. Raises UsageError
+    for a value that is empty or not accepted, and for options that exclude each other (the dataclass's `check`)."""
     values = {}
     for option in declared(options_type):
-        value = typed.get(option.key)
+        value = given.get(option.key)
         if value is not None and value is not False and value != []:
             values[option.field] = _read(option, value)
     options = options_type(**values)
@@ -168,7 +168,7 @@ def words(text: str, *, metavar: str, name: str = "", required: bool = False) ->
 
 
 def only(noun: str, *, metavar: str = "PREFIX", named: str = "name", verb: str = "Run only") -> Any:
-    """Return the field of `--only`. `noun` describes the rows, and `named` is the name whose prefix is compared."""
+    """Return the field of `--only`. `noun` describes the rows. PREFIX is compared with their `named` (name or ID)."""
     text = f"{verb} {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 

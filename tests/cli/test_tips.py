@@ -103,9 +103,9 @@ def test_a_wrong_line_gets_the_next_one(
     *_, usage = lines
     if not commands.is_in(tip):
         assert usage.startswith("usage: gpucheck ") and usage.endswith(" --help")
-        assert tips.is_taken(shlex.split(usage)[2:])
+        assert tips.is_accepted(shlex.split(usage)[2:])
     elif tip.startswith("gpucheck ") and " or " not in tip:
-        assert tips.is_taken(shlex.split(tip)[1:])
+        assert tips.is_accepted(shlex.split(tip)[1:])
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_a_wrong_line_gets_the_next_one(
     ],
 )
 def test_a_line_is_read_without_running_it(line: str, taken: bool) -> None:
-    assert tips.is_taken(line.split()) is taken
+    assert tips.is_accepted(line.split()) is taken
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [tips.WORDS, tips.OF_BENCH])
 def test_every_line_of_the_tables_is_one_that_is_taken(words: dict[str, str]) -> None:
-    refused = {word: line for word, line in words.items() if not tips.is_taken(line.split())}
+    refused = {word: line for word, line in words.items() if not tips.is_accepted(line.split())}
     # A target's file has to be there.
     assert set(refused.values()) <= {"model net.py:make"}
     assert not set(words) & set(commands.commands_in("bench" if words is not tips.WORDS else ""))
@@ -179,13 +179,13 @@ def test_a_dry_run_behind_the_program_is_refused(
 def test_what_is_the_programs_own_is_left_to_it(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import sys\n")
-    assert tips.is_taken(["run", *line.split()])
+    assert tips.is_accepted(["run", *line.split()])
 
 
 def test_a_program_that_knows_the_name_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text('parser.add_argument("--dry")\n')
-    assert tips.is_taken(["run", "train.py", "--dry", "cuda"])
+    assert tips.is_accepted(["run", "train.py", "--dry", "cuda"])
 
 
 def test_a_folder_without_a_main_is_refused_in_one_sentence(

@@ -1,4 +1,4 @@
-"""The state of a search, and the answer that follows from it. Pure.
+"""The state of a search, and the answer that follows from it. No I/O.
 
 The loop records each trial here. The result and the findings can be read at any time. An interrupted search therefore
 also has an answer, and that answer claims only what was run.
@@ -64,7 +64,7 @@ EXCLUDING = (
 
 
 def plan(options: FindBatchSizeOptions) -> SearchPlan:
-    """Parse the options before the machine is read, so that a typing error is reported at once. Raises UsageError."""
+    """Parse the options before the machine is read, so that a mistyped one is reported at once. Raises UsageError."""
     # Only a child process can look up the name, because only children import torch.
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():
         fix = "use sgd, adam, adamw or another of torch.optim"
@@ -233,8 +233,8 @@ def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
     """Return a size up to `largest` whose interpolated peak is at most `aim` bytes, or None if every peak is larger.
 
-    The size is a multiple of `multiple_of`, and a large size is also a multiple of 8. Peaks that fall with the size are
-    raised to the peak of the smaller size.
+    The size is a multiple of `multiple_of`, and a large size is also a multiple of 8. A peak below the peak of a
+    smaller size is raised to that peak.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -283,13 +283,13 @@ def knee(results: Iterable[TrialResult]) -> Knee | None:
 
 
 # A micro-batch below this share of the limit would more than double the number of steps.
-SMALLEST_DIVISOR = 0.5
+LEAST_MICRO_SHARE = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
     """Split an effective batch into equal micro-batches of nearly `limit`, else into sizes that differ by one."""
     fewest = -(-effective // limit)
-    most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
+    most = int(effective / max(1.0, limit * LEAST_MICRO_SHARE))
     for steps in range(fewest, max(fewest, most) + 1):
         if effective % steps == 0:
             return Accumulation(effective, effective // steps, steps, 0, limit)
@@ -326,7 +326,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-# The limiting factor of each outcome or reason that has another name. Every lack of memory is `memory`.
+# The limiting factor of each outcome or reason, where their names differ. Every lack of memory is `memory`.
 FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
     "size-limit": "kernel-limit",

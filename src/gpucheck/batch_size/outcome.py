@@ -1,4 +1,4 @@
-"""A trial: the settings of its child, its result, and the classification of its end. Pure.
+"""A trial: the settings of its child, its result, and the classification of its end. No I/O.
 
 The names and messages of the exceptions, along the whole chain of causes, classify the end of a trial. If a lack of
 memory is possible but not certain, the outcome is `suspected`. A suspected failure counts only once a smaller batch
@@ -100,7 +100,7 @@ def _limited(limit: MemoryLimit, available: int, margin: int, free: int, total: 
 
 
 def guard_bytes(budget: int) -> int:
-    """Return the growth in bytes above the warm baseline at which allocations fail in a trial on the CPU."""
+    """Return how many bytes a trial on the CPU may grow above its warm baseline before allocations fail."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
 
@@ -114,8 +114,8 @@ MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 
 # A confirmation takes a third step, because caches on some devices settle only in the third step.
 STEPS_CONFIRMED = 3
-# Eight steps show whether memory grows. A confirmation on a device takes at least eight steps, unless the allocator's
-# blocks stay the same.
+# Eight steps show whether memory grows. A confirmation on a device takes fewer if the allocator's blocks stay the
+# same, and more while memory grows.
 MOST_STEPS = 8
 # Memory grows if at least this many increments after the third step are equal. A cache that fills looks the same.
 EQUAL_INCREMENTS = 4
@@ -189,7 +189,7 @@ class TrialResult(TrialEntry):
 
     @property
     def fitted_bytes(self) -> int | None:
-        """The peak to fit: the peak of forward and backward if it was measured separately, else the whole peak."""
+        """The peak for the line of memory over size: of forward and backward if measured alone, else of the step."""
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
@@ -307,7 +307,7 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
     if cause is not None and cause.whose == "memory":
         return _of_memory(cause, device_kind)
     outcome = next((outcome for outcome, patterns in MESSAGES.items() if has(patterns)), None)
-    # A failed assertion in a kernel is the target's error. Other errors of these causes leave the context unusable.
+    # A failed assertion is the target's error. Another cause that poisons the context, or a missing kernel, is not.
     if outcome is None and cause is not None and cause.id not in ("cuda.device_assert", "xpu.lost"):
         outcome = "device-broken" if cause.poisons or cause.id == "cuda.no_kernel" else None
     return outcome or ("suspected" if has(SUSPECTED) else None)

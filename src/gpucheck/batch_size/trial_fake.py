@@ -101,7 +101,7 @@ def _estimate(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -
             try:
                 sizes[size] = fake.run(size)
             except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything here
-                sizes[size] = {}  # after any error, such as a kernel's limit or an overflow, the size does not run
+                sizes[size] = {}  # any error, such as a kernel's limit or an overflow, means that it is too large
         peak, computing = sizes[size].get("peak_bytes"), sizes[size].get("compute_peak_bytes")
         outcome: Outcome = "size-limit" if peak is None else "fits" if peak <= room_bytes else "over-budget"
         result = TrialResult(batch_size=size, purpose=attempt.purpose, outcome=outcome, peak_bytes=peak)
@@ -188,7 +188,7 @@ class Fake:
         }
 
     def _batch(self, size: int) -> Batch:
-        """Return a batch on the fake device. Some batches are made on the device of the build."""
+        """Return a batch as fake CPU tensors. The workload may make its tensors on the device `build_on`."""
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if tensor.device == self.device else torch.empty_like(tensor, device=self.device)

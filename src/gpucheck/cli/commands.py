@@ -25,7 +25,7 @@ class Command:
     gpucheck.cli takes `(common, options)` and returns the exit status. Any other `function` takes `(options, emit)` and
     runs in a session. `options` and `extra_options` are dataclasses, and the function gets both. `device` is the
     default of `--device`, or None without this option. With `one_device`, `--device all` is refused. Without
-    `loads_torch`, the command also works in a removed folder. `other_python` adds `--python`.
+    `loads_torch`, the command also works if the current folder was deleted. `other_python` adds `--python`.
     """
 
     name: str
@@ -407,7 +407,7 @@ def usage(name: str) -> str:
     program = f"gpucheck {name}".strip()
     if row is None or row.commands:
         return f"{program} [OPTIONS] COMMAND [ARGS]..."
-    # Arguments have the names in the options, because typer's brackets differ by version.
+    # The names of arguments come from the options, because Typer's brackets differ by version.
     arguments = [
         argument.metavar if argument.required else f"[{argument.metavar.strip('[]')}]"
         for argument in parameters(name)

@@ -139,7 +139,7 @@ def split(line: Sequence[str]) -> tuple[str, CommandLine]:
     return "", list(line)
 
 
-def is_taken(line: Sequence[str]) -> bool:
+def is_accepted(line: Sequence[str]) -> bool:
     """Return whether a command accepts this line, without running the command."""
     command, arguments = split(line)
     row = commands.find(command)
@@ -166,9 +166,9 @@ def is_taken(line: Sequence[str]) -> bool:
     return True
 
 
-def first_taken(lines: Iterator[CommandLine], typed: Sequence[str]) -> str:
+def first_accepted(lines: Iterator[CommandLine], typed: Sequence[str]) -> str:
     """Return the first accepted line other than `typed` in shell syntax, or an empty string."""
-    accepted = (line for line in lines if line != list(typed) and is_taken(line))
+    accepted = (line for line in lines if line != list(typed) and is_accepted(line))
     return next((shlex.join([naming.PROGRAM, *line]) for line in accepted), "")
 
 
@@ -210,7 +210,7 @@ def _of_typer(error: TyperException, typed: Sequence[str]) -> UsageError:
             tip = f"{typed[-1]!r} is the value of {option.name} {option.metavar}; put {missing.metavar} after it"
         examples = map(shlex.split, row.examples if row is not None else ())
         lines = (words[1:] for words in examples if words[0] == naming.PROGRAM)
-    reworded = UsageError(what, "", tip or first_taken(lines, typed))
+    reworded = UsageError(what, "", tip or first_accepted(lines, typed))
     reworded.command = command
     return reworded
 
@@ -352,12 +352,12 @@ def completed(error: TyperException | UsageError, typed: Sequence[str]) -> Usage
     error.command = error.command or split(typed)[0]
     wrong, suggested = _VALUE.search(error.what), _MEANT.fullmatch(error.fix)
     if (added := _ADDED.fullmatch(error.fix)) and not re.search(r"\b[A-Z]{3,}\b", error.fix):
-        error.fix = first_taken(iter([[*typed, *added[1].split()]]), typed) or error.fix
+        error.fix = first_accepted(iter([[*typed, *added[1].split()]]), typed) or error.fix
     elif wrong is not None and not commands.is_in(error.fix):
         is_device = wrong[1] == "--device"
         others = [text for text in spellings(wrong[2]) if wrong[1] and (is_device or not text.startswith("cuda:"))]
         proposed = [text for text in (suggested and suggested[1], *others, suggested and suggested[2]) if text]
-        error.fix = first_taken(_by_value(wrong[1] or "", wrong[2], proposed, typed), typed) or error.fix
+        error.fix = first_accepted(_by_value(wrong[1] or "", wrong[2], proposed, typed), typed) or error.fix
     return error
 
 

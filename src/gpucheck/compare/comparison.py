@@ -1,4 +1,4 @@
-"""Compare two reports row by row: the ratio of the times, its interval, and the change. Pure.
+"""Compare two reports row by row: the ratio of the times, its interval, and the change. No I/O.
 
 A run (process) counts as one value. The median of a run is shown, but its lower quartile is compared, because other
 load only adds time. A ratio is the new time divided by the old time: 1.10 is 10 % slower. Texts show the speed: ×0.91.

@@ -1,5 +1,5 @@
-"""`gpucheck devices` lists every device, the driver's state, NVML's faults, and the state of busy GPUs. `gpucheck
-status` also reports whether torch can use the devices, usually within 10 s."""
+"""`gpucheck devices` lists every device and the driver's state, and reports faults; clock and link only of busy GPUs.
+`gpucheck status` also reports whether torch can use the devices, usually within 10 s."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # `devices` loads no module of `doctor`
     from gpucheck.report.results.short import DoctorResult
 
 
-HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
+HANG_FIX = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 # Results of cuInit that the environment or a temporary state causes: no memory, another libcuda, exclusive use.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
@@ -98,7 +98,7 @@ def _nvml(facts: Facts) -> Finding | None:
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
-        fix = HUNG
+        fix = HANG_FIX
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == DRIVER_MISMATCH:
         # The library was updated, but the kernel still runs the old module.
@@ -155,7 +155,7 @@ def _libcuda(facts: Facts) -> Finding | None:
         # The finding about NVML reports missing libraries.
         meaning, fix = (None, None) if driver.nvml_code == LIBRARY_NOT_FOUND else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
-        fix = HUNG
+        fix = HANG_FIX
     message = message if meaning is None else f"{message}: {meaning}"
     return Finding("devices.libcuda", _without_cuda(facts), "CUDA does not start", message, evidence, fix)
 
@@ -344,5 +344,5 @@ def _interpreter(evidence: Evidence) -> list[Finding]:
     if probe.executable is None or (tool is None and torch_version(evidence) is not None):
         return []
     why = "it has no torch" if tool is None else f"{tool[1] or tool[2]} installed gpucheck there"
-    title, judged = f"the judged interpreter is {probe.executable}", {"executable": probe.executable}
+    title, judged = f"gpucheck looked for torch in {probe.executable}", {"executable": probe.executable}
     return [Finding("status.interpreter", "info", title, why, judged, "gpucheck --python PATH")]

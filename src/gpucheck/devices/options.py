@@ -1,4 +1,4 @@
-"""Options of `devices` and `status`. Pure: read before torch is loaded."""
+"""Options of `devices` and `status`. They are parsed before torch is loaded."""
 
 from __future__ import annotations
 

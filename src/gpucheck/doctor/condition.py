@@ -120,7 +120,7 @@ CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The signs of a condition that holds on this machine. None stands for the value of the condition."""
+    """The signs of a condition that holds on this machine. A field that is None has the condition's value."""
 
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -155,9 +155,9 @@ class Condition:
     the results of cuInit and nvmlInit that the fault causes.
 
     **Explain.** `patterns` are regular expressions. Matching ignores case and quotes, and also spaces unless the
-    pattern has `\\b`, `^` or `$`. `common` patterns ("Killed") count only if the text matches `beside`, by default if
-    the text mentions GPUs, torch or training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns
-    of a message that contains another message, which is reported if it is known. `names` are complete error names. Rows
+    pattern has `\\b`, `^` or `$`. `common` patterns ("Killed") count only if the text matches `beside` or, if that
+    is empty, mentions GPUs, torch or training. `weak` patterns give a hint if nothing else matches. `wraps` are for a
+    message that contains another message, which is reported if it is known. `names` are complete error names. Rows
     that differ only in a number share a pattern with the group `number`. This group has to match the field `number`.
 
     A `symptom` shows a failure without its cause, so more specific texts take precedence. `follows` are IDs, or
@@ -190,7 +190,7 @@ class Condition:
     conditions: tuple[str, ...] = ()
 
 
-# The conditions by the weight of their evidence; the default is `strong`.
+# Constructors of conditions with this certainty; the default is `strong`.
 proof, hint = partial(Condition, certainty="proof"), partial(Condition, certainty="hint")
 JudgeCondition = Callable[[Evidence], Signs | None]
 
@@ -203,7 +203,7 @@ def found(id: str) -> JudgeCondition:
 def on(
     stage: Stage, *rows: Condition, by: Callable[[Evidence], tuple[str, Signs] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
-    """Return the rows as conditions of this stage, except rows with another `stage`.
+    """Return the rows as conditions of this stage. A row that has a `stage` keeps it.
 
     Of the rows without a judge at most one holds: `by` returns its ID and signs. In the stage `cuinit`, a row with
     codes is judged only if cuInit returned one of its codes.

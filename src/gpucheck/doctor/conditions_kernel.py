@@ -40,7 +40,7 @@ def without_module(evidence: Evidence) -> tuple[str, Signs] | None:
         return Signs(f"{', '.join(addresses)} on the PCI bus; {reason}", {"pci_addresses": addresses, **details})
 
     if evidence.in_container:
-        return "container.host_driver", on_the_bus("the host's kernel has not loaded it")
+        return "container.host_driver", on_the_bus("the host's kernel has not loaded NVIDIA's module")
     if rejected := evidence.logged(r"Loading of .*module.* rejected|Key was rejected by service"):
         return "driver.signature_rejected", Signs(rejected[-1], {"log": rejected, "secure_boot": stack.secure_boot})
     if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
@@ -55,7 +55,7 @@ def without_module(evidence: Evidence) -> tuple[str, Signs] | None:
         title = "NVIDIA's module is not loaded, and Secure Boot is on"
         return "driver.signature_rejected", Signs(text, {"secure_boot": True}, certainty="hint", title=title)
     if stack.built_for:
-        return "driver.not_loaded", on_the_bus(f"the module is not loaded, and its file is for {stack.running}")
+        return "driver.not_loaded", on_the_bus(f"the module for {stack.running} is on disk but not loaded")
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
         return "driver.not_loaded", on_the_bus("the module is not loaded, and its libraries are installed")
     absence = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
@@ -422,7 +422,7 @@ MASKS: tuple[Condition, ...] = (
 )
 
 
-# Less shared memory is reported. Docker's default of 64 MiB is too little for the image batches of two workers.
+# Less shared memory causes a warning. Docker's default of 64 MiB is too little for the image batches of two workers.
 SMALL_SHM_BYTES = 2**30
 
 

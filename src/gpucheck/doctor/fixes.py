@@ -1,4 +1,4 @@
-"""Write fixes that work on the diagnosed system and change only the affected GPU. Pure."""
+"""Write fixes that work on the diagnosed system and change only the affected GPU. No I/O."""
 
 from __future__ import annotations
 
@@ -196,23 +196,23 @@ def tag_for(
 ) -> str | None:
     """Return the best published build of a release for this hardware and driver, or None.
 
-    `driver` is the newest CUDA version that the driver supports. `architecture` is the processor's; None is x86-64. The
-    driver must support the major version of a build's CUDA, and the minor version for kernels compiled at run time: the
-    newest supported build is best, else the oldest. The build for the CUDA version `keep` is preferred if it fits.
+    `driver` is the newest CUDA that the driver supports. `architecture` is the processor's; None is x86-64. A build
+    runs if the driver supports its major CUDA version; kernels compiled at run time also need the minor one. The newest
+    build with both is best, else the oldest of the newest major version. A build for the CUDA `keep` takes precedence.
     """
     numbers = [value for value in map(number, capabilities) if value is not None]
-    is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
+    is_arm, driver_cuda = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
     fitting = {}
     for tag in RELEASES[release]:
         codes, arm_codes, arm_since = BUILDS[tag]
         codes = codes if not is_arm else arm_codes if release >= arm_since else ()
         cuda = (int(tag[2:4]), int(tag[4:]))
         has_code = codes and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in numbers)
-        if has_code and (served is None or cuda[0] <= served[0]):
+        if has_code and (driver_cuda is None or cuda[0] <= driver_cuda[0]):
             fitting[cuda] = tag
     if not fitting:
         return None
-    kept, supported = version_of(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
+    kept, supported = version_of(keep), [cuda for cuda in fitting if driver_cuda is not None and cuda <= driver_cuda]
     newest = [cuda for cuda in fitting if cuda[0] == max(fitting)[0]]
     return fitting[kept if kept in fitting else max(supported) if supported else min(newest)]
 

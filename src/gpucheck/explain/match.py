@@ -1,4 +1,4 @@
-"""Find the known texts in a paste, the root cause first. Pure.
+"""Find the known texts in a paste, the root cause first. No I/O.
 
 The paste and the patterns are normalised to one form: lower case, without colours, prefixes, boxes, quotes and line
 ends. Spaces are removed too, because a terminal wraps within a word and a mail program at a space. Quotes are removed
@@ -169,11 +169,11 @@ _QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [
 # A Windows path. In such a text a backslash before an n belongs to a path, and is not an escaped line end.
 _DRIVE = re.compile(r"\b[A-Za-z]:\\|\\(?:Lib\\)?site-packages\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
-# JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
+# JSON's escapes of characters, such as \u0027 for a quote; control characters and surrogates stay.
 _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
 # Python writes b before the quotes of bytes.
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"][A-Za-z])")
-_WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
+_PREFIX_WORD = re.compile(r"rank\W{0,2}\d+|[a-z]+")
 # The parts of a line, ended at a space where there is one.
 _PARTS = re.compile(r".{1,2000}(?:\s|$)|.{2000}")
 
@@ -282,7 +282,7 @@ def _numbered(text: str) -> list[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return the text without the escapes of HTML (of a text pasted twice), JSON and URLs."""
+    """Return the text without the escapes of JSON, URLs and HTML. A text pasted twice has HTML's escapes twice."""
     text = html.unescape(html.unescape(text))
     if "%20" in text and len(_PERCENT.findall(text)) > 2:
         text = unquote(text)
@@ -296,8 +296,8 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 
 def _bare(line: str) -> tuple[str, bool, str]:
-    """Return a line's text without its prefixes and boxes, whether it is information or was typed at a prompt, and the
-    letters of its prefixes with a rank's number."""
+    """Return a line's text without its prefixes and boxes, whether the line is quiet (information, or typed at a
+    prompt), and the words of its prefixes with a rank's number."""
     line = _INVISIBLE.sub("", line)
     if _EMPTY.match(line):
         return "", False, ""
@@ -310,7 +310,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
         if not found or not found.end():
             break
         quiet = quiet or _QUIET_PREFIX.match(found.group()) is not None
-        prefix += "".join(_WRITER.findall(found.group().lower()))
+        prefix += "".join(_PREFIX_WORD.findall(found.group().lower()))
         line = line[found.end() :].lstrip()
         if found.group().startswith("{"):
             line = _JSON_END.sub("", line)
@@ -449,7 +449,7 @@ _SAYS_ONLY = re.compile(
 # The kernel's log has one writer, so its lines are in the order of events.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
 _KERNEL = re.compile(r"\bNVRM:|\bS?Xid \(|\bnvidia-nvswitch|\bamdgpu [0-9a-f]{4}:")
-# The numbers of lines before and after a text's line from which its figures are read, and the most characters of them.
+# The number of lines before and after a match that are read for its figures, and the most characters of these lines.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
 
@@ -458,7 +458,7 @@ class Match:
     """A known text that was found: its line, and the conditions of doctor that it points to.
 
     `excerpt` has the line and the lines after it, `context` also the lines before. `doubt` is evidence in the paste
-    against the text. `is_advised` means that the step follows from the facts that the paste states.
+    against the text. `is_advised` means that the fix follows from the facts that the paste states.
     """
 
     text: Condition
@@ -500,7 +500,7 @@ class _Place:
         covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
-    def holds(self, other: _Place) -> bool:
+    def covers(self, other: _Place) -> bool:
         """Return whether this match covers another one of the same text."""
         return self.text.id == other.text.id and self.start <= other.start and other.end <= self.end
 
@@ -629,7 +629,7 @@ def _reported(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     ]
     denied = [place for place in places if _is_only_named(normal, place)]
     # A pattern's gap may start on an earlier line and end in a denied error.
-    return [place for place in places if not any(place.holds(other) for other in denied)]
+    return [place for place in places if not any(place.covers(other) for other in denied)]
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:

@@ -124,8 +124,8 @@ TEXTS: tuple[Condition, ...] = (
         r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
         r"Unknown compute capability\. (Specify|Ensure)|is not compatible with compile time compute cap",
         meaning="torch's wheel, or the extension at the end of the traceback, was built for other GPUs.",
-        fix=f"{_LISTED} compares both. If the list includes the GPU's generation, rebuild the extension (flash-attn, "
-        "xformers, mmcv …) with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
+        fix=f"{_LISTED} prints the architectures of torch and the GPU's. If torch's include it, rebuild the extension "
+        "(flash-attn, xformers, mmcv …) with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
         follows=("cuda.capability",),
     ),
     strong(
@@ -200,8 +200,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?(\S* ?is )?out of( index)? range",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers GPUs "
         "from 0. A launcher may also have started more processes than there are GPUs.",
-        fix="use only numbers below python -c 'import torch; print(torch.cuda.device_count())'. They start at 0 within "
-        "CUDA_VISIBLE_DEVICES, so one GPU is cuda:0. With a launcher, start at most one process per GPU "
+        fix="use only numbers below what python -c 'import torch; print(torch.cuda.device_count())' prints. They start "
+        "at 0 within CUDA_VISIBLE_DEVICES, so one GPU is cuda:0. With a launcher, start at most one process per GPU "
         "(--nproc-per-node), and call set_device(LOCAL_RANK), not the global rank",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
         common=(r"Invalid device id",),
@@ -210,7 +210,7 @@ TEXTS: tuple[Condition, ...] = (
         "cuda.count_assert",
         "torch's count of GPUs contradicts CUDA's",
         r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",
-        meaning="CUDA shows fewer GPUs than NVML, which torch counts: because of MIG or CUDA_VISIBLE_DEVICES.",
+        meaning="torch counts the GPUs of NVML, and CUDA shows fewer because of MIG or CUDA_VISIBLE_DEVICES.",
         fix="unset CUDA_VISIBLE_DEVICES (with MIG, set it to one instance's UUID). gpucheck doctor compares both",
     ),
     strong(
@@ -219,7 +219,7 @@ TEXTS: tuple[Condition, ...] = (
         CUDA_SAYS + r"initialization error",
         r"cudaErrorInitializationError",
         meaning="A forked child inherits a CUDA context that it cannot use.",
-        fix='start processes with multiprocessing.set_start_method("spawn"), or use CUDA only in the children: not '
+        fix='start processes with multiprocessing.set_start_method("spawn"), or do not use CUDA '
         "before a fork, in Dataset or in collate_fn. For celery use --pool solo; start gunicorn without --preload",
     ),
     proof(
@@ -387,7 +387,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "
         "the container did not get the files, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. For a "
-        "container use --device /dev/kfd --device /dev/dri --group-add video --group-add render, or those numbers",
+        "container use --device /dev/kfd --device /dev/dri --group-add video --group-add render, or the groups' IDs",
     ),
     strong(
         "hip.fault",

@@ -14,8 +14,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="All parameters are frozen, or the loss was computed under no_grad. With adapters, reentrant "
         "activation checkpointing drops the gradient, because its inputs need none.",
         fix='with checkpointing, set gradient_checkpointing_kwargs={"use_reentrant": False} (kohya: no '
-        "--gradient_checkpointing) or call model.enable_input_require_grads(). Else sum(p.requires_grad for p in "
-        "model.parameters()): 0 means frozen, or no adapter. Look for no_grad(), .detach() or .item() before the loss",
+        "--gradient_checkpointing) or call model.enable_input_require_grads(). Else print sum(p.requires_grad for "
+        "p in model.parameters()): 0 means frozen or no adapter. Look for no_grad(), .detach() or .item() before it",
     ),
     strong(
         "autograd.checkpoint",
@@ -53,9 +53,9 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "fsdp.flatten",
-        "FSDP cannot join frozen and trained, or quantised, parameters in one unit",
+        "FSDP cannot join quantised parameters, or frozen and trained ones, in one unit",
         r"flatten tensors with uniform requires_grad|Cannot flatten integer dtype tensors",
-        meaning="The first FSDP joins a unit's parameters into one tensor, so they must be alike.",
+        meaning="FSDP 1 joins a unit's parameters into one tensor, so they must be alike.",
         fix="for frozen parts, set use_orig_params=True (accelerate: fsdp_use_orig_params: true; peft: "
         "fsdp_auto_wrap_policy(model)), or use FSDP 2. For integers, do not quantise to 8 bits; 4-bit weights need "
         "bnb_4bit_quant_storage=torch.bfloat16",
@@ -69,7 +69,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "checkpoint.prefix",
-        "the checkpoint's names have the prefix module. or _orig_mod. and the model's do not, or the reverse",
+        "the checkpoint's names have the prefix 'module.' or '_orig_mod.' and the model's do not, or the reverse",
         r"(Missing|Unexpected) key\(s\) in state_dict: (module|_orig_mod)\.",
         meaning="It was saved from a model inside DataParallel or DDP (module.) or torch.compile (_orig_mod.).",
         fix='call load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in '
@@ -95,8 +95,8 @@ TEXTS: tuple[Condition, ...] = (
         r"No inf checks were recorded|unscale_\(\) (has already been called|is being called after)",
         r"step\(\) has already been called since the last update\(\)",
         meaning="Each step needs scale(loss).backward(), at most one unscale_(), step() and update(), in this order.",
-        fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step. If it prints 0, they are "
-        "frozen or unused, or the optimizer has another model's. Use one scaler (Accelerate and the Trainer have one)",
+        fix="print(sum(p.grad is not None for p in model.parameters())) before scaler.step. If it prints 0, the "
+        "parameters are frozen, unused or not the optimizer's. Use one scaler (Accelerate and the Trainer have one)",
     ),
     strong(
         "optimizer.state",
@@ -119,7 +119,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "dist.mpi",
-        "MPI does not start, is missing, or knows no GPU memory",
+        "MPI does not start, is missing, or is not CUDA-aware",
         r"MPI used doesn'?t have CUDA-aware MPI support",
         meaning="Slurm and mpirun need an MPI that was built for them. torchrun starts processes without MPI.",
         fix='use init_process_group("nccl") and torchrun, which need no MPI (Megatron: tp_comm_bootstrap_backend nccl, '
@@ -151,7 +151,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "numerics.nan_half",
-        "float16 probably overflows: values above 65 504 become NaN, and a picture black",
+        "float16 probably overflows: values above 65 504 become infinite, then NaN (a black picture)",
         meaning="Attention, norms and exponents of models trained in bfloat16 exceed it, even under autocast.",
         fix="use bfloat16 on Ampere or newer (bf16=True, torch.autocast(dtype=torch.bfloat16)). Else use float32 for "
         "what overflows (q.float() in its attention or norm) or for the whole model. torch.isfinite finds it",

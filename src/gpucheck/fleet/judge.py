@@ -1,4 +1,4 @@
-"""Judge the documents of a run: the state of each node, the speed beside siblings, and differing settings. Pure."""
+"""Judge the documents of a run: each node's state, its speed compared with siblings, and differing settings. No I/O."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def judge(
 ) -> FleetJudgement:
     """Judge all nodes of one run.
 
-    `expected` are the names of the nodes or their number; by default the number that most launchers report. `max_bad`
+    `expected` are the names of the nodes or their number; by default the number in most of the documents. `max_bad`
     is the share that may be slow or silent before the check is suspect. `devices` is the number of GPUs that each node
     must have. Raises UsageError if there are several runs and the choice is unclear.
     """
@@ -199,7 +199,7 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
 
 
 def _host_and_end(file: RefusedFile) -> tuple[str, str]:
-    """Return the node in a document's file name, and the end of the name, made from the run; else empty texts."""
+    """Return the node in a document's file name, and the end of the name, which means the run; else empty texts."""
     matched = _NAME_OF_DOCUMENT.fullmatch(PurePath(file.path).name)
     return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
@@ -290,7 +290,7 @@ def _unnamed(
     known: int, expected: int | None, documents: Iterable[NodeDocument], refused: Sequence[RefusedFile]
 ) -> list[FleetNode]:
     """Return a row for each missing node without a name. The number of nodes comes from `--expect N`, else from most
-    launchers. If neither is known, each log with an unreadable line may have another node."""
+    documents. If neither is known, each log with an unreadable line may have another node."""
     numbers = Counter(document.expected for document in documents if document.expected is not None)
     count = max(numbers, key=numbers.__getitem__, default=None) if expected is None else expected
     if count is not None:

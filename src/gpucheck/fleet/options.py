@@ -1,4 +1,4 @@
-"""Options of `fleet check` and `fleet judge`. Pure: read before torch is loaded."""
+"""Options of `fleet check` and `fleet judge`. They are parsed before torch is loaded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TITLES = {
     "bench": "memory bandwidth and matrix products, for `fleet judge`",
     "memory": "processes that use GPU memory; needs --with or --only",
     "transfer": "copies between host and device; needs --with or --only",
-    "overlap": "copies beside products; needs --with or --only",
+    "overlap": "copies during matrix products; needs --with or --only",
     "collective": "data exchanged among all GPUs of the node; needs --with or --only",
     "stress": "correct results under load; needs --with or --only",
 }
-# The other parts take longer, or their figures rarely differ between siblings.
+# The other parts take longer, or their figures rarely differ between devices of one model.
 PARTS = ("devices", "doctor", "smoke", "bench")
 
 

@@ -119,7 +119,7 @@ def odd_one(device: Device, facts: Facts) -> Ruling | None:
             evidence[name] = value
     if not texts:
         return None
-    message = "; ".join([*texts[1:], "other GPUs of the same name"])
+    message = "; ".join([*texts[1:], "compared with other GPUs of the same name"])
     return Ruling("warn" if fixes else "info", texts[0], message, "; ".join(fixes) or None, evidence)
 
 
@@ -168,7 +168,7 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 
 def inactive(device: Device, facts: Facts) -> Ruling | None:
     """Report links that are down or absent, compared with GPUs of the same name."""
-    # A bridge is optional and joins two GPUs. Other GPUs' links prove a fault on a board, or if their number is odd.
+    # A bridge is optional and joins two GPUs. Links of others prove a fault on a board, or if an odd number has any.
     down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in same_model(device, facts) if card.nvlinks and not is_divided(card)]
     up, most = active(device), max(linked, default=0)
@@ -213,7 +213,7 @@ def fabric(device: Device, facts: Facts) -> Ruling | None:
         return None
     fabrics = [card.fabric for card in facts.devices if card.fabric is not None]
     is_alone = len(fabrics) == 1 and device.fabric.state != "completed"
-    # In this case the finding about cuInit reports the fabric.
+    # The finding about cuInit reports a fabric that is not ready.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
     return Ruling("info" if is_alone or waits else "warn", *words, evidence)
@@ -238,11 +238,11 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
     """Return title, message and fix; None for a healthy fabric."""
     # In a rack (GB200), the fabric manager runs on separate switch trays.
     manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
-    waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
+    incomplete, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
     if fabric.state == IN_PROGRESS:
-        return "fabric registration in progress", waits, f"{WAIT}; if it persists, {manager}"
+        return "fabric registration in progress", incomplete, f"{WAIT}; if it persists, {manager}"
     if fabric.state != "completed":
-        return f"fabric {fabric.state}", waits, manager
+        return f"fabric {fabric.state}", incomplete, manager
     if fabric.error:
         return "fabric registration failed", f"NVSwitch fabric registration failed ({fabric.error})", manager
     if not problems:

@@ -54,7 +54,7 @@ COSTLY = 0.2
 WHOLLY_BUSY_PERCENT = 90.0
 # Power does not limit a GPU below this share of its power limit, even if the clock reason is power.
 FAR_BELOW_LIMIT = 0.5
-# Without clock reasons, power limits a GPU at this share of its power limit whose clock is lower than the maximum.
+# If NVML gives no clock reasons, power limits a GPU from this share of its limit on, if its clock is below the maximum.
 AT_LIMIT = 0.98
 # A counter's growth is not reliable over a shorter time.
 LEAST_SPAN_S = 0.5
@@ -205,7 +205,7 @@ def fan(device: Device, facts: Facts) -> Ruling | None:
     is_lasting = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
     if now < WARM or not (turning or is_lasting):
         return None
-    message = f"the fan of a GPU as cool and of this name is at {max(turning):.0f} %" if turning else "for 5 s or more"
+    message = f"a GPU of this name, no hotter, runs its fan at {max(turning):.0f} %" if turning else "for 5 s or more"
     return _verdict(device, "info", title, message, fan_percent=0.0)
 
 
@@ -271,7 +271,7 @@ def clock_setting(device: Device, facts: Facts) -> Ruling | None:
 
 
 def low_clock(device: Device, facts: Facts) -> Ruling | None:
-    """Report a busy GPU far below its default clock or that of GPUs of its name, without a reason, such as a lock."""
+    """Report a busy GPU far below its default clock or that of its model, if NVML gives no reason (a lock has none)."""
     # `applications_clocks_setting` does not exclude a lock, because NVML gives this reason at default clocks too.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None

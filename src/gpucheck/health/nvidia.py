@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: presence, names, and findings about missing GPUs. Pure."""
+"""NVIDIA GPUs: presence, names, and findings about missing GPUs. No I/O."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LOG_BYTES = 4 * 2**20
 # Members of the journal's group can read the log there, even if only root may read /dev/kmsg.
 JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
 JOURNAL_TIMEOUT_S = 2.0
-_NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
+_RELEVANT = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
 
 
 def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | None, str | None]:
@@ -77,7 +77,7 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
             continue
         match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
         stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)
-        lines += [stamp + line for line in text.split("\\x0a") if _NVIDIAS.search(line)]
+        lines += [stamp + line for line in text.split("\\x0a") if _RELEVANT.search(line)]
     return tuple(lines)
 
 
@@ -131,11 +131,11 @@ def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver |
     links: dict[str, None] = {}
     for index, line in enumerate(lines):
         if _LOADED.search(line):
-            _end(xids)
-            _end(sxids)
+            _mark_past(xids)
+            _mark_past(sxids)
             reasons, links = {}, {}
         elif probed := _PROBED.search(line):
-            _end(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
+            _mark_past(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
         elif match := XID.search(line):
             _add_xid(xids, match, _time_of(line, booted_s))
         elif match := SXID.search(line):
@@ -170,7 +170,7 @@ def _rank(line: str) -> int | None:
     return next((rank for rank, pattern in enumerate(START) if "NVRM" in line and pattern.search(line)), None)
 
 
-def _end(errors: _Errors, address: str | None = None) -> None:
+def _mark_past(errors: _Errors, address: str | None = None) -> None:
     """Mark the errors of the device at this address as past; None means all devices."""
     for key, error in errors.items():
         if address in (None, error.pci_address):
@@ -182,7 +182,7 @@ def _add_xid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     action = _ACTION.search(match["rest"]) if number == RECOVERY else None
     requested = None if action is None else _requested_action(action)
     if requested == "none":
-        return _end(errors, address)
+        return _mark_past(errors, address)
     earlier = errors.get((number, address))
     count = 1 if earlier is None else earlier.count + 1
     is_fatal = None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", "")

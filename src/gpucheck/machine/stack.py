@@ -1,6 +1,6 @@
 """Read the layers below torch from /proc, /sys and /dev without loading a library, and ask torch in a child.
 
-Tests pass another `root` for all files. None means that a folder is missing or cannot be read.
+A value is None if its folder is missing or cannot be read. Tests pass another `root` for all files.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ MODULE_FOLDERS = (
     *("kernel/drivers/video/nvidia*", "kernel/nvidia*", "misc", "weak-updates/nvidia*"),
 )
 # Nodes that open without delay. Opening a GPU's node may first wake the GPU, and NVML has opened these nodes already.
-OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+QUICK_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds. The Python process that opens the nodes starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
 # A child opens the nodes, because a wedged driver may block the call forever. The child starts fast without imports.
@@ -220,13 +220,13 @@ def _nodes(root: Path) -> tuple[DeviceNode, ...]:
     files = {f"/dev/{name}": root / "dev" / name for name in names}
     nodes = [DeviceNode(path, os.access(file, os.R_OK), os.access(file, os.W_OK)) for path, file in files.items()]
     # A control group may refuse access although the permissions allow it. Only opening a node shows the refusal.
-    tried = [node.path for node in nodes if node.path in OPENED and node.readable and node.writable]
+    tried = [node.path for node in nodes if node.path in QUICK_NODES and node.readable and node.writable]
     errors = dict(zip(tried, opened([str(files[path]) for path in tried]), strict=True))
     return tuple(replace(node, error=errors.get(node.path)) for node in nodes)
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
-    """Open each path for reading and writing. Return each errno: 0 is success, ETIMEDOUT a hang; then None."""
+    """Open each path for reading and writing. Return each errno: 0 is success, ETIMEDOUT a hang, None not tried."""
     if not paths:
         return []
     output = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
@@ -278,7 +278,7 @@ class TorchProbe:
     early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is the reason if gpucheck stopped
     waiting and torch is not the cause. `unstarted` is the reason if the interpreter cannot be started.
 
-    `active_elsewhere` is a variable such as VIRTUAL_ENV, if programs of its environment do not get this torch.
+    `active_elsewhere` is the variable of the active environment, such as VIRTUAL_ENV, if it lacks this torch.
     `versions` maps a distribution to its installed versions. `shadowed_by` are files in the current folder that hide
     torch or a module of the standard library. `other` is the type of an accelerator without CUDA: `xpu` or `mps`.
 

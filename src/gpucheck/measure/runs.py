@@ -1,4 +1,4 @@
-"""Derive statistics and flags from runs, and merge documents of separate processes into one. Pure."""
+"""Derive statistics and flags from runs, and merge documents of separate processes into one. No I/O."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
-    """Merge the rows of each case, in the order of their first. A case that two methods measured has two rows."""
+    """Merge the rows of each case, in the order of the first rows. A case that two methods measured has two rows."""
 
     def key(row: Measurement) -> str:
         method = replace(row.method, details={})

@@ -67,7 +67,7 @@ TimerMode = Literal["unheld", "held", "launch-bound"]
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
 # A row with shorter windows has neither a time nor a rate, because the resolution is over a tenth of each window.
 LEAST_WINDOW_S = 10 * RESOLUTION_S
-# Windows are planned longer by this factor. Without it, a clock that rises later would make them too short.
+# Windows are planned longer by this factor. Without it, a clock rate that rises later would make them too short.
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries. A call may take several entries.
 MOST_CALLS = 500
@@ -348,7 +348,7 @@ def started_now() -> str:
 
 
 def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
-    """Repeat a call with its wait for `for_s` seconds, at least once. Return the mean seconds of a call."""
+    """Repeat a call and its synchronization for `for_s` seconds, at least once. Return the mean seconds of a call."""
     began, calls = timer.host_now(), 0
     while not calls or timer.host_now() - began < for_s:
         call()
@@ -449,7 +449,7 @@ def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
 
 # -- the row: samples, telemetry, and the flags of both ----------------------------------------------------------------
 
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
@@ -469,7 +469,7 @@ def with_telemetry(
     return replace(timed, telemetry=summary, flags=flags, details={**timed.details, **details})
 
 
-def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, OtherProcesses]:
+def with_cores_of_others(watch: Watch, work: Callable[[], Result]) -> tuple[Result, OtherProcesses]:
     """Drop older telemetry and run `work`. Return its result and the cores that other processes used meanwhile."""
     watch.take()
     before = telemetry.processor_time(watch.pid)

@@ -139,7 +139,7 @@ class Placements:
         storage = storage_of(tensor)
         if storage is not None and (placement := self._placement(storage)):
             return placement
-        if tensor.device.type != "cpu":  # a meta tensor of the program, not one that stands for missing values
+        if tensor.device.type != "cpu":  # the program's own meta tensor: one of a simulated device has a placement
             return Placement(tensor.device)
         return Placement(None if storage is None else CPU)
 

@@ -72,11 +72,11 @@ def _summary(overall: Finding, others: Counter[Verdict]) -> TextLine:
     return text.answer(next(iter(counts)), f"{overall.title}; {', '.join(counts.values())}")
 
 
-def ladder(rungs: Sequence[StageStanding], title: str = "") -> list[PageBlock]:
-    """Return the table of stages. Leave out the `title` of the first line."""
+def ladder(stages: Sequence[StageStanding], title: str = "") -> list[PageBlock]:
+    """Return the table of stages. A cell that would repeat `title`, the page's first line, stays empty."""
     rows = [
         (stage.rung, text.verdict_cell(*_STATES[stage.state]), "" if stage.shown_by == title else stage.shown_by)
-        for stage in rungs
+        for stage in stages
         if stage.state != "absent"
     ]
     return [text.table(_COLUMNS, rows), TextLine()] if rows else []

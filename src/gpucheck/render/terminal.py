@@ -27,8 +27,8 @@ from gpucheck.report.report import Report
 NATURAL_WIDTH = 100_000
 # The least width of a column that wraps.
 LEAST_WRAPPED = 36
-# Columns with a `keep` below this are dropped before a column that always stays is cut.
-NICETY = 3
+# A column that always stays counts with this `keep`: columns with a lower one are dropped before it is cut.
+FIXED_KEEP = 3
 # On a narrower screen, a table that does not fit becomes `name: value` lines.
 NARROW = 50
 
@@ -61,15 +61,15 @@ def _renderables(out: Console, blocks: Sequence[PageBlock]) -> Iterator[Renderab
             yield from _table_for(out, block)
 
 
-# Without `-v`, the most table rows (as many as the GPUs of a large machine), and the most lines of other findings than
-# failures.
+# The most table rows (a large machine has as many GPUs), and the most lines of findings other than failures, that a
+# screen without `-v` has.
 MOST_ROWS, MOST_LINES = 16, 6
 # The title of a finding's line: the text between the sign and the first colon that does not follow a device's name.
 _IN_BRIEF = re.compile(r"\S+ (((cpu|[a-z]+:\d+|NVML \d+): )?.+?)(: |$)", re.DOTALL)
 
 
 def _first_view(out: Console, blocks: Sequence[PageBlock]) -> Sequence[PageBlock]:
-    """Return the blocks, with a line instead of the least important rows, and of the last findings."""
+    """Return the blocks. One line replaces the least important rows of a table, and one line the last findings."""
     if out.width >= NATURAL_WIDTH:
         return blocks
     view: list[PageBlock] = []
@@ -121,10 +121,10 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
         # The column with the lowest `keep` is dropped first, among equals the rightmost column.
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
         # A column is cut only after all columns with a lower `keep` were dropped. A column that is never dropped counts
-        # with `NICETY`.
+        # with `FIXED_KEEP`.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
-        whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else NICETY)]
+        whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else FIXED_KEEP)]
         if _width(out, table, kept, whole) <= out.width:
             break
         if least is None and table.narrow is not None:

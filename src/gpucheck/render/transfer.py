@@ -28,9 +28,9 @@ def page(report: Report) -> Page:
         return _answer(report, device, copied, results.get(device.id, TransferResult(device.id)))
 
     def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[PageBlock]:
-        copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
+        copied, idioms = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
         sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), TextLine()] if copied else []
-        return [*sizes, *_idioms(written)] if written else sizes[:1]
+        return [*sizes, *_idioms(idioms)] if idioms else sizes[:1]
 
     of_one_device = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     below: list[PageBlock] = []

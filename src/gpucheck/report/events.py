@@ -44,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding of the work itself, because the document does not have all data that the finding needs."""
+    """A finding that the work itself makes, because the document lacks data that a later judge would need."""
 
     finding: Finding
 

@@ -33,7 +33,7 @@ from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 USABLE_ID = "device.usable"
 # All checks take about 20 s on two cores without a GPU, and finish within this time on a machine ten times as slow.
 DEFAULT_BUDGET_S = 300.0
-# The time of the longest check on a busy machine. No check begins in this time before the command must end.
+# The time of the longest check on a busy machine. No check begins if less time is left.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 COMMAND = "smoke"
@@ -96,7 +96,7 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
 
 
 def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
-    """Return the devices to check; none, after the failed check, if torch cannot use a device that is present."""
+    """Return the devices to check. If torch cannot use a device that is present, emit a failed check; return none."""
     try:
         chosen = choose.choose(requested, facts)
     except CannotLook as error:

@@ -49,7 +49,7 @@ class Environment:
 def command(options: StressOptions, emit: Emit, environment: Environment | None = None) -> None:
     """Put the devices under load and emit all results, also on a signal. Raises UsageError and CannotLook."""
     environment = environment or Environment()
-    division = plan(options.duration_s, tuple(options.selected))
+    stress_plan = plan(options.duration_s, tuple(options.selected))
     facts = environment.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
@@ -66,7 +66,7 @@ def command(options: StressOptions, emit: Emit, environment: Environment | None 
     emit(Planned((COMMAND,), chosen.ids))
     for name in chosen.ids:
         emit(Began(COMMAND, name))
-    run = _StressRun(options, division, devices, environment, emit)
+    run = _StressRun(options, stress_plan, devices, environment, emit)
     try:
         run.run()
         if has_gpu:
@@ -75,7 +75,7 @@ def command(options: StressOptions, emit: Emit, environment: Environment | None 
         for runner in run.at_work():
             runner.end("signal")
         answers = tuple(runner.answer for runner in run.runners)
-        result = StressResult(division.duration_s, division.turn_s, division.kinds, options.seed, answers)
+        result = StressResult(stress_plan.duration_s, stress_plan.turn_s, stress_plan.kinds, options.seed, answers)
         emit(Answered("stress", result))
     for answer in answers:
         emit(Finished(COMMAND, answer.name, answer.ended if answer.ended in ("fault", "error") else ""))
@@ -112,12 +112,12 @@ class _StressRun:
     def __init__(
         self,
         options: StressOptions,
-        division: StressPlan,
+        stress_plan: StressPlan,
         devices: Sequence[StressDevice],
         environment: Environment,
         emit: Emit,
     ) -> None:
-        self.options, self.plan, self.environment, self.emit = options, division, environment, emit
+        self.options, self.plan, self.environment, self.emit = options, stress_plan, environment, emit
         self.runners = [_Runner(device) for device in devices]
         self._began_s: float | None = None
         self._shown_turn = -1

@@ -1,4 +1,4 @@
-"""Judge a run of `stress`: wrong results, slow devices, errors that the driver counted. Pure."""
+"""Judge a run of `stress`: wrong results, slow devices, errors that the driver counted. No I/O."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gpucheck.report.results.stress import StressDevice, StressResult, StressWro
 # A GPU is slow if its rate is this share below the usual rate, as in gpu-fryer. Healthy GPUs differ by a few percent.
 SLOW = 0.10
 # The share of points that must be slow, because a single dip does not make a device slow.
-MOST_POINTS_SHOW = 0.75
+LEAST_SLOW_SHARE = 0.75
 # The fewest points for a judgement of a kind's speed.
 FEWEST_POINTS = 6
 # The fewest slow points that are more than a dip.
 FEWEST_SLOW = 3
-# The share of points that noise of 7 % makes slow. A GPU at work has noise of 1 to 2 %.
+# Rates are uneven if this share of points is slow, as with noise of 7 %. A GPU at work has noise of 1 to 2 %.
 MOST_UNEVEN = 0.2
 # The fewest GPUs of a model that show its usual speed.
 FEWEST_SIBLINGS = 3
 # Work in which healthy devices may differ, because they share links.
 _SHARED = frozenset({"copies"})
-# Clock reasons of the hardware, heat or missing power, and not of a setting.
+# Clock reasons that the hardware gives for heat or missing power, never for a setting.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
 _HELD = {
     "sw_power_cap": "the power limit",
@@ -305,7 +305,7 @@ def _limited(device: StressDevice) -> list[Finding]:
     """Return the finding for a GPU whose clock heat or the hardware lowered from the start."""
     # The driver also reports `hw_slowdown` briefly when the clock changes.
     held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
-    usual = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
+    usual = {name: count for name, count in held.items() if count >= LEAST_SLOW_SHARE * len(device.points)}
     if len(device.points) < FEWEST_POINTS or not usual:
         return []
     return [_slow(device, usual, f"{_limits(Counter(usual))} from the start", "in most of the run", {})]
@@ -357,7 +357,7 @@ def _are_apart(rates: Sequence[float], usual: float, above: bool = False) -> boo
     def is_apart(rate: float) -> bool:
         return usual < (1 - SLOW) * rate if above else rate < (1 - SLOW) * usual
 
-    return is_apart(statistics.median(rates)) and sum(map(is_apart, rates)) >= MOST_POINTS_SHOW * len(rates)
+    return is_apart(statistics.median(rates)) and sum(map(is_apart, rates)) >= LEAST_SLOW_SHARE * len(rates)
 
 
 def errors(result: StressResult) -> list[Finding]:

@@ -56,7 +56,7 @@ STEP_S = 0.1
 MOST_PRODUCTS = 256
 # The chunks that torch allocates besides the arena, for checksums of results and the comparison of memory.
 _BESIDE_CHUNKS = 6
-# The factor of memory after a failed allocation, and the least share of the requested size.
+# After a failed allocation, the size is multiplied by the first, down to the second as a share of the requested size.
 _LESS, _LEAST = 0.9, 0.2
 # The most wrong elements of a result that are computed again in float64.
 _MOST_PLACES = 64

@@ -176,7 +176,7 @@ def resident() -> int:
 
 
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
-    """Record a failed allocation, for torch's allocator, before it raises the error."""
+    """Record a failed allocation. torch's allocator calls this before it raises the error."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
     _say({"say": "oom", "device": device, "asked": asked, **row})
@@ -273,7 +273,7 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
 
 SKIPPED = 2  # these first steps fill caches and create optimizer states, and are not traced
 _MOST_LINES = 20
-# The containers of only this many remaining tensors of a line are searched.
+# For each line, gpucheck searches the containers of at most this many remaining tensors.
 _ASKED = 3
 
 _SourceLine = tuple[str, int, str]  # file, line and module
