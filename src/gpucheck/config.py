@@ -1,4 +1,4 @@
-"""The thresholds of measured figures, and the settings file. Pure: other modules read the file.
+"""The thresholds of measured figures, and the settings file. Other modules read the file.
 
 Values are in SI units here (bytes and FLOP per second, fractions). Files and options use the unit of the threshold.
 """

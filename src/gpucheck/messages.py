@@ -1,4 +1,4 @@
-"""Error messages of devices and their libraries, and the party at fault for each. Pure.
+"""Error messages of devices and their libraries, and the party at fault for each. No I/O.
 
 Each message is a regular expression that ignores case. The texts are those of torch's allocators (CUDA, HIP, XPU, MPS,
 HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.

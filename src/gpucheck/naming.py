@@ -1,4 +1,4 @@
-"""Find the name that a user meant, select rows by prefixes, and show the program's own name. Pure."""
+"""Find the name that a user meant, select rows by prefixes, and show the program's own name. No I/O."""
 
 from __future__ import annotations
 

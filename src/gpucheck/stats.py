@@ -1,4 +1,4 @@
-"""Statistics of samples in the order of their times, and Student's t distribution. Pure."""
+"""Statistics of samples in the order of their times, and Student's t distribution. No I/O."""
 
 from __future__ import annotations
 

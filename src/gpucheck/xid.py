@@ -1,4 +1,4 @@
-"""NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. Pure.
+"""NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. No I/O.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
 "Trigger Conditions", for Ampere and newer. The rows of `OLDER` are from NVIDIA's list for older GPUs.

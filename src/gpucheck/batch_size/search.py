@@ -1,4 +1,4 @@
-"""The search for the largest batch that fits: choose the next size from the results so far. Pure.
+"""The search for the largest batch that fits: choose the next size from the results so far. No I/O.
 
 The search fits a curve to the measured peaks and jumps instead of doubling. The answer is always a size that was run,
 and the number of trials is bounded. A search on a CPU can end without a failure: the best size is the answer if the fit

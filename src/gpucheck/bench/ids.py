@@ -1,4 +1,4 @@
-"""The IDs of the benchmarks' findings, with meaning, fix and role in the summary of a screen. Pure."""
+"""The IDs of the benchmarks' findings, with meaning, fix and role in the summary of a screen. No I/O."""
 
 from __future__ import annotations
 

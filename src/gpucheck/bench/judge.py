@@ -1,4 +1,4 @@
-"""The judge of all benchmarks, which turns a document and thresholds into findings and results. Pure.
+"""The judge of all benchmarks, which turns a document and thresholds into findings and results. No I/O.
 
 A threshold passes if the whole interval of every figure meets the threshold. A threshold fails if the whole interval of
 a figure misses it, or if no recorded disturbance (`config.DISTURBANCES`) explains the gap. All other cases are

@@ -1,4 +1,4 @@
-"""The parts that all judges of benchmarks share: findings, figures of rows, and the type of a judge. Pure."""
+"""The parts that all judges of benchmarks share: findings, figures of rows, and the type of a judge. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a bug report that can be judged without the machine. It contains only listed fields. Pure.
+"""Write a bug report that can be judged without the machine. It contains only listed fields. No I/O.
 
 The report has no free text: no messages, lines of the log, paths, command lines, or names of people and machines.
 """

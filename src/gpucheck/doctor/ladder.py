@@ -1,4 +1,4 @@
-"""The diagnosis: the first broken stage, its consequences, other findings, and the state of each stage. Pure."""
+"""The diagnosis: the first broken stage, its consequences, other findings, and the state of each stage. No I/O."""
 
 from __future__ import annotations
 

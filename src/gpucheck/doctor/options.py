@@ -1,4 +1,4 @@
-"""Options of `doctor`. Pure: read before torch is loaded."""
+"""Options of `doctor`. Read before torch is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice for errors of running programs that depends on the facts of a paste, and functions that choose it. Pure."""
+"""Advice for errors of running programs that depends on the facts of a paste, and functions that choose it. No I/O."""
 
 from __future__ import annotations
 

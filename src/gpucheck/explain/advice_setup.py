@@ -1,4 +1,4 @@
-"""Advice that depends on the facts of a paste, for drivers, installations and builds. Pure."""
+"""Advice that depends on the facts of a paste, for drivers, installations and builds. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts that a pasted text states about its system, and the advice that depends on them. Pure.
+"""Facts that a pasted text states about its system, and the advice that depends on them. No I/O.
 
 The matched text says what failed. Other lines say where: the system, torch, the GPU, the launcher and the packages
 involved. A fact that is not stated stays empty, and gives no advice.

@@ -1,4 +1,4 @@
-"""Read the numbers in an error text, and make a sentence and a step from them. Pure.
+"""Read the numbers in an error text, and make a sentence and a step from them. No I/O.
 
 The numbers are sizes in bytes, versions, devices, ranks and the like. Each is a named group of a pattern; numbers that
 are not in the text are left out. A reading applies to texts by the prefix of their ids. It has the patterns, the

@@ -1,4 +1,4 @@
-"""Steps that are made from the facts of a paste, and their equivalents on other platforms. Pure.
+"""Steps that are made from the facts of a paste, and their equivalents on other platforms. No I/O.
 
 The texts name commands of Linux and of NVIDIA's driver. Some of them do not exist, or do not help, on a Mac, on
 Windows, inside WSL and on AMD GPUs.

@@ -1,4 +1,4 @@
-"""The rows of error texts, the patterns and steps that several of them share, and the names of errors. Pure."""
+"""The rows of error texts, the patterns and steps that several of them share, and the names of errors. No I/O."""
 
 from __future__ import annotations
 

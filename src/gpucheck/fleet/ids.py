@@ -1,4 +1,4 @@
-"""The IDs of the findings of `fleet check` and `fleet judge`, with their meanings. Pure."""
+"""The IDs of the findings of `fleet check` and `fleet judge`, with their meanings. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare each device with its siblings: the devices of the same model, on the same node and on other nodes. Pure.
+"""Compare each device with its siblings: the devices of the same model, on the same node and on other nodes. No I/O.
 
 Devices of one node share power, heat and links, so the sample size is the number of nodes and not of devices. Rates are
 compared by their logarithms. A device is compared with the median of the other devices on its node, or with the median

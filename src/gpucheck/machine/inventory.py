@@ -69,7 +69,7 @@ def join(
     environment: Mapping[str, str],
     torch_read: TorchDevices | None = None,
 ) -> Facts:
-    """Join the reports of the libraries to one list of devices. `nvml` and `cuda` are None on macOS. Pure."""
+    """Join the reports of the libraries to one list of devices. `nvml` and `cuda` are None on macOS. No I/O."""
     nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
     mask = environment.get(MASK)
     requested = _requested_but_missing(nvml_read, cuda_read, mask)

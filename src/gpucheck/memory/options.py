@@ -1,4 +1,4 @@
-"""Options of `memory`. Pure: read before torch is loaded."""
+"""Options of `memory`. Read before torch is loaded."""
 
 from __future__ import annotations
 

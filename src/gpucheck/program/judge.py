@@ -1,4 +1,4 @@
-"""Judge a model's move to a GPU, and list the IDs of the findings of `model`, `run` and `run --dry`. Pure."""
+"""Judge a model's move to a GPU, and list the IDs of the findings of `model`, `run` and `run --dry`. No I/O."""
 
 from __future__ import annotations
 

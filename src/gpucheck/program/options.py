@@ -1,4 +1,4 @@
-"""Options of `model` and `run`. Pure: they are parsed before torch is loaded."""
+"""Options of `model` and `run`. They are parsed before torch is loaded."""
 
 from __future__ import annotations
 

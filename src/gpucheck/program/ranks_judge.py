@@ -1,4 +1,4 @@
-"""Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure.
+"""Find the rank that holds up a job, from the times at which each rank arrived at each collective. No I/O.
 
 A rank that is late at one collective makes its siblings late at the next, so neither lateness nor durations show which
 rank is slow. If all ranks wait for a collective, the last rank's arrival releases them together. The slow rank takes

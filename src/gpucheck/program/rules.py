@@ -1,4 +1,4 @@
-"""Judge the devices of an operation's operands as CUDA's kernels do. Pure.
+"""Judge the devices of an operation's operands as CUDA's kernels do. No I/O.
 
 By default all operands must be on one device, as in torch. Each exception is a row of `RULES`. Sources: `device_check`
 in native_functions.yaml, else the checks in the kernels. The rules for 0-dim CPU tensors come from calls of each

@@ -1,4 +1,4 @@
-"""Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
+"""Find the busiest stage of a pipeline by each rank's own time in a step. No I/O, no torch.
 
 A rank behind a slow rank is late too, so times of arrival do not show which rank is slow. A rank's own time is a step
 without the waits for other ranks. It is compared between siblings of a stage, and with earlier steps.

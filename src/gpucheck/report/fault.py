@@ -1,4 +1,4 @@
-"""The fault that interrupted a command: a fact like a measurement, and the one finding made from it. Pure."""
+"""The fault that interrupted a command: a fact like a measurement, and the one finding made from it. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `smoke`, and its checks, one row each. Pure: importing it does not load torch."""
+"""Options of `smoke`, and its checks, one row each. Importing this module does not load torch."""
 
 from __future__ import annotations
 

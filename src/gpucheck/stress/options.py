@@ -1,4 +1,4 @@
-"""Options of `stress`, and the division of its time. Pure: importing it does not load torch."""
+"""Options of `stress`, and the division of its time. Importing this module does not load torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge reads and writes of memory: correctness, rate, and share of the peak. Pure."""
+"""Judge reads and writes of memory: correctness, rate, and share of the peak. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge collectives: correctness of the data, rate, share of the expected rate, and failures of ranks. Pure."""
+"""Judge collectives: correctness of the data, rate, share of the expected rate, and failures of ranks. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge matrix products. A wrong precision or a wrong result in any run fails, whatever the speed. Pure."""
+"""Judge matrix products. A wrong precision or a wrong result in any run fails, whatever the speed. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge copies beside compute: the hidden share of their time, and the correctness of the data. Pure."""
+"""Judge copies beside compute: the hidden share of their time, and the correctness of the data. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge `bench transfer`: correctness of the data, share of the link, gain of pinned memory, other parts. Pure."""
+"""Judge `bench transfer`: correctness of the data, share of the link, gain of pinned memory, other parts. No I/O."""
 
 from __future__ import annotations
 

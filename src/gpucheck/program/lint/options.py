@@ -1,4 +1,4 @@
-"""The options and the rules of `lint`. Each rule has a message, a fix, a wrong and a right example. Pure."""
+"""The options and the rules of `lint`. Each rule has a message, a fix, a wrong and a right example. No I/O."""
 
 from __future__ import annotations
 

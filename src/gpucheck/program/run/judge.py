@@ -1,4 +1,4 @@
-"""Judge a run, and build the result of a dry run from the shared counters. Pure.
+"""Judge a run, and build the result of a dry run from the shared counters. No I/O.
 
 The findings say what a line costs, not what you would save by removing it.
 """

@@ -1,4 +1,4 @@
-"""The findings about a job's ranks, and the texts that name ranks and calls. Pure."""
+"""The findings about a job's ranks, and the texts that name ranks and calls. No I/O."""
 
 from __future__ import annotations
 
