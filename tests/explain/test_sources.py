@@ -68,6 +68,8 @@ OTHERS = (
     "link.slow",
     "host.memory",
     "cloud.quota",
+    "disk.full",
+    "deepspeed.config",
 )
 
 

@@ -80,6 +80,9 @@ REST: dict[str, str] = {
     "fsdp.flatten": "ValueError: Cannot flatten integer dtype tensors",
     "import.signature": "TypeError: causal_conv1d_fwd(): incompatible function arguments. The following argument "
     "types are supported:\n    1. (arg0: torch.Tensor, arg1: torch.Tensor) -> torch.Tensor",
+    "disk.full": "torch.save(state, path)\nOSError: No space left on device",
+    "deepspeed.config": "ValueError: `--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed "
+    "config file.",
     "import.module": "ModuleNotFoundError: No module named 'ultralytics'",
     "import.name": "ImportError: cannot import name 'redirect_numba_module' from 'numba.cuda.utils'",
     "import.shared": "llama-server: error while loading shared libraries: libllama.so: cannot open shared object file",
@@ -128,6 +131,31 @@ MORE: tuple[tuple[str, str], ...] = (
     ("xla.cuda_data", "UNIMPLEMENTED: No PTX compilation provider is available. Neither ptxas nor nvlink"),
     ("tensorflow.no_gpu", "tf.config.list_physical_devices('GPU') returns []"),
     ("torch.cpu_only", "poetry update upgraded torch 2.1.0+cu118 -> 2.1.0 cpu"),
+    ("tensor.device_mismatch", "mat2 is on cpu, different from other tensors on cuda:0"),
+    (
+        "dist.sharded",
+        "copying a param with shape torch.Size([0]) from checkpoint, the shape in current model is torch.Size([2560])",
+    ),
+    (
+        "tensor.dtype",
+        "AssertionError: FSDP expects uniform original parameter dtype but got {torch.bfloat16, torch.float32}",
+    ),
+    (
+        "llamacpp.model",
+        "error loading model: unknown (magic, version) combination: 67676a74, 00000003; is this really a GGML file?",
+    ),
+    (
+        "slurm.gres",
+        "error: _node_config_validate: gres/gpu: invalid GRES core specification (48-63,176-191) on node node01",
+    ),
+    (
+        "nvcc.missing",
+        "FileNotFoundError: [Errno 2] No such file or directory: ':/usr/local/cuda:/usr/local/cuda-10.1/bin/nvcc'",
+    ),
+    ("ray.resources", "ValueError: placement group bundle index 6 is invalid. Valid placement group indexes: 0-4"),
+    ("cutlass.arch", "RuntimeError: Unsupported architecture in fmhaRunner.cuh"),
+    ("cuda.feature", "'.bf16' requires .target sm_80 or higher"),
+    ("fsdp.flatten", "ValueError: `FlatParameter` requires uniform `requires_grad`"),
     ("torch.cpu_only", "cpuonly                   2.0                           0    pytorch"),
     ("cuda.no_kernel", ">>> a @ b  ->  CUDA error: no kernel image is available for execution on the device"),
     (

@@ -13,6 +13,37 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("import.name")(
+        r"keyword argument \W?(?:gpus|auto_select|replace_sampler|distributed_b)|root_gpu|use_ddp|data_parallel_device",
+        "pip install 'pytorch-lightning<2.0' ('<1.8' for root_gpu), or write Trainer(accelerator=\"gpu\", devices=N) "
+        "and trainer.strategy.root_device",
+        title="the code is for an older release of Lightning, which has since removed this argument or attribute",
+        certainty="strong",
+    ),
+    of("import.library")(
+        r"provider type: cuda\b",
+        'write providers=["CUDAExecutionProvider"], which needs onnxruntime-gpu',
+        title="ONNX Runtime does not know a provider called cuda: the name is CUDAExecutionProvider",
+        certainty="strong",
+    ),
+    of("container.cli")(
+        r"nvidia-ctk: symbol lookup",
+        "update the host's driver, or install an older nvidia-container-toolkit. nvidia-ctk --version and nvidia-smi "
+        "show both",
+        title="nvidia-ctk is newer than the host's driver, whose NVML lacks a function",
+    ),
+    of("import.glibc")(
+        r"required by /\.singularity\.d",
+        "use an image with a glibc as new as the host's, or remove the GL lines of nvliblist.conf on the host. CUDA "
+        "alone does not need them. apptainer --nvccli passes other libraries in",
+        title="--nv brings the host's libraries into the container, and its glibc is older",
+    ),
+    of("cuinit.no_driver", "torch.no_acc")(
+        r"directml initialization failed|no module named torch_directml|--backend directml",
+        "start it with --use-directml (the older --backend directml is gone), and install torch-directml: delete the "
+        "folder venv and start again, or venv\\Scripts\\python -m pip install torch-directml",
+        title="DirectML did not start, so the program looked for an NVIDIA GPU",
+    ),
     of("nvcc.missing")(
         r"directory: :?/[^\n]{0,80}:/[^\n]{0,60}nvcc",
         "export CUDA_HOME=/usr/local/cuda, one folder. Remove the line of ~/.bashrc that appends to it with a colon",
@@ -1009,7 +1040,7 @@ ADVICE: tuple[Advice, ...] = (
         "or nodes with more RAM. ray memory shows the holders. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
     ),
     of("process.killed")(
-        r"potential root causes|actordiederror|rayactorerror",
+        r"potential root causes|actordiederror|rayactorerror|\bactor (?:is dead|died)|\bray::",
         "read the dead worker's own log, /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list workers "
         "--detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",

@@ -1,4 +1,4 @@
-"""Advice that depends on the facts of a paste, for drivers, containers and packages: the rows that come first. No I/O."""
+"""Advice by the facts of a paste, for drivers, containers and packages: the rows that come first. No I/O."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ _NAMED = {
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
-    "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b|capabilit[^\n(]{0,40}\b(?:5\.3|7\.2|8\.7)\b",
+    "jetson": r"[+.]nv2\d\.\d\d\b|"
+    r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b|capabilit[^\n(]{0,40}\b(?:5\.3|7\.2|8\.7)\b",
     "cluster": r"\bhpc\b|\bslurm|\bsbatch\b|\bmodule load\b|\bloading th\w+ modules\b|\blogin node\b",
     # An installed package that compiles as it runs.
     "running": r"\A(?![\s\S]*(?:setup\.py|wheel|pip install|cmake))(?=[\s\S]*cuda_home)"

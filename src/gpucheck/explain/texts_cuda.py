@@ -198,6 +198,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
         r"devices|to less than max local gpu count",
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?(\S* ?is )?out of( index)? range",
+        "Each process is one gpu",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers GPUs "
         "from 0. A launcher may also have started more processes than there are GPUs.",
         fix="use only numbers below what python -c 'import torch; print(torch.cuda.device_count())' prints. They start "
@@ -463,6 +464,7 @@ TEXTS: tuple[Condition, ...] = (
         r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
         r"requested but not supported|Capability [\d.]+\) or newer arch",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+        r"requires \.target sm_\d+ or higher",
         meaning="The operation uses instructions or memory of newer GPUs (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="choose another data type, backend or attention in the program (slower), or use a GPU of the named "
         "capability. nvidia-smi --query-gpu=name,compute_cap --format=csv shows this GPU's",

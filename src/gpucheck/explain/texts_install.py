@@ -240,7 +240,7 @@ TEXTS: tuple[Condition, ...] = (
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found|(GLIBCXX|CXXABI)_[\d.]+'? not found",
         ),
-        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
+        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton|singularity",
     ),
     strong(
         "import.dll",
@@ -276,7 +276,10 @@ TEXTS: tuple[Condition, ...] = (
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or set CC=/path/to/compiler. On Windows use Visual Studio's build tools",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
-        weak=(r"\bcl\.exe\b.{0,60}\b(not found|no such file)|\bcl\.exe\b.{0,60}(找不到|未找到)",),
+        weak=(
+            r"cpp_extension.{0,900}\[WinError 2\]",
+            r"\bcl\.exe\b.{0,60}\b(not found|no such file)|\bcl\.exe\b.{0,60}(找不到|未找到)",
+        ),
     ),
     hint(
         "compile.launcher",

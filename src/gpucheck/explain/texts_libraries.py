@@ -290,7 +290,10 @@ TEXTS: tuple[Condition, ...] = (
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
-        weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
+        weak=(
+            r"\b(nccl\w*|all_?reduce)\b.{0,80}\b(deadlock\w*|hangs?|hanging|freezes?)\b|\bworks? with NCCL_P2P_DISABLE",
+            r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",
+        ),
         common=(
             r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|Distributed "
             r"environment)|\b(hangs?|stuck\w*|freez\w+)\b.{0,60}\b(multi\w*|several|two|2|4|8|both)[- ](x |RTX "
@@ -438,11 +441,13 @@ TEXTS: tuple[Condition, ...] = (
         r"GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
         r"Waiting for creating a placement group of specs for \d{3}",
         r"Tensor parallel size \(\d+\) exceeds available GPUs",
+        r"placement group bundle index \d+ is invalid",
         meaning="A task, actor or placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and what waits. If a node left, ray stop on all nodes, then start head and "
         "workers again with one version of Ray and Python. Else request fewer GPUs (num_gpus), or add a node",
         follows=("nvml.", "xid.", "cuinit."),
         logged=True,
+        weak=(r"waiting for placement group",),
     ),
     proof(
         "dist.ready_twice",
@@ -512,6 +517,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Expected out tensor to have device|Expected \w+\.device == \S+, got|indices should be either on .{1,12}or "
         r"on the same device as the indexed tensor",
         r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
+        r"is on \w+(:\d)?, different from other tensors on",
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO
         + ". Make new tensors with torch.zeros(…, device=x.device) (Lightning: self.device), or self.register_buffer",

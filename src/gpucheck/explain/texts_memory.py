@@ -220,6 +220,15 @@ TEXTS: tuple[Condition, ...] = (
         follows=("oom.cuda", "cuinit."),
     ),
     hint(
+        "disk.full",
+        "a disk, its quota or /dev/shm is full: neither GPU memory nor RAM",
+        meaning="Checkpoints, caches of models and shared memory of data loading take gigabytes.",
+        fix="df -h shows which is full, df -i the inodes. For /dev/shm, docker run --shm-size=8g. Else move caches: "
+        "export HF_HOME=FOLDER TMPDIR=FOLDER TORCH_HOME=FOLDER, and pip --no-cache-dir",
+        common=(r"No space left on device(?!\. *joblib)|Disk quota exceeded|\[Errno 122\]",),
+        follows=("shm.", "nccl."),
+    ),
+    hint(
         "memory.shared",
         "GPU memory is full, and Windows uses much slower RAM instead (shared GPU memory)",
         r"\bshared (GPU|video) memory\b.{0,90}\b(fill|slow|spill)\w*|\b(uses|into) shared GPU memory|\bsysmem fallback",

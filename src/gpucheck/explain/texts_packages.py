@@ -354,10 +354,15 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "import.name",
         "two packages do not fit: one imports a name that this release of the other lacks",
+        r"Trainer\W? object has no attribute \W?(root_gpu|use_ddp)|Trainer\.\w+\W? was deprecated in v1\.\d",
+        r"__init__\(\) got an unexpected keyword argument \W?(gpus|auto_select_gpus|replace_sampler_ddp)",
         meaning="The other package is older or newer than the first one expects.",
         fix="pip install -U both, or read the requirements of the package whose file is last in the traceback (pip "
         "show NAME), and install that release of the other. pip check lists conflicts",
-        common=(r"ImportError: cannot import name \W?\w+\W? from \W?(?!triton|torch)\w[\w.]*",),
+        common=(
+            r"ImportError: cannot import name \W?\w+\W? from \W?(?!triton|torch)\w[\w.]*",
+            r"AttributeError: module \W?(?!torch|triton|cv2)\w[\w.]*\W? has no attribute",
+        ),
         follows=("import.", "cuinit.", "torch."),
     ),
     strong(
@@ -431,6 +436,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
         r"Filename too long.{0,400}(sgl|flash|cutlass|cuda|torch|vllm)|(sgl|flash|cutlass|cuda|torch|"
         r"vllm).{0,400}Filename too long",
+        r"_CMAKE_CUDA_WHOLE_FLAG|MinGW.{0,600}\bCUDA Toolkit|\bCUDA Toolkit.{0,600}MinGW",
         meaning="Many CUDA extensions support only gcc and Linux. Others need another Visual Studio.",
         fix="install a wheel for Windows of this torch and Python (see the project's releases and issues), or run the "
         'program inside WSL. To build it, use "Desktop development with C++" of Visual Studio\'s build tools, in a '
@@ -524,7 +530,8 @@ TEXTS: tuple[Condition, ...] = (
         "load any common_ops library|CUTLASS: Arch conditional MMA instruction used without targeting|Failed to open: "
         r".{0,200}sm_?\d+a?_\w+\.cuh|Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+|No "
         "supported CUDA architectures found for major versions|cutlass.{0,60}(Error Internal|kArchMismatch|"
-        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+|Error occurred when running GEMM!",
+        r"ErrorNotSupported|ErrorArchMismatch)|This kernel only supports sm_?\d+",
+        "Error occurred when running GEMM!|Unsupported architecture in fmhaRunner",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,

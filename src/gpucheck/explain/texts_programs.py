@@ -153,6 +153,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limits and the reason. Check supply, cables and "
         "air flow. gpucheck bench matmul shows what it costs",
         weak=(
+            r"\bsw_power_cap\W+(is )?active",
             r"\b(sw|hw) power (cap|brake)( slowdown)?\b.{0,30}\b(active|appear)|\bhw (thermal )?slowdown ?: "
             r"?active\b",
         ),

@@ -84,8 +84,8 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.no_driver",
         "no NVIDIA driver is found",
-        r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available|Found no NVIDIA driver on "
-        r"your system|Could not find cuda drivers on your machine|CUDA driver (is )?not (found|installed)|Failed to "
+        r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available|Found no NVIDIA driver|"
+        r"Could not find cuda drivers on your machine|CUDA driver (is )?not (found|installed)|Failed to "
         r"load libcuda|failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
         fix="run nvidia-smi on the host. If it works, start the container with --gpus all (podman: --device "
@@ -166,11 +166,12 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "cuinit.804",
-        "the forward-compatibility libcuda does not support this GPU",
+        "the driver is older than the CUDA in use, whose libcuda (folder compat) works only on data-centre GPUs",
         r"forward compatibility was attempted on non.?supported HW|\A\W*(cuda |cuinit )?error 804\W*\Z",
         *_code(804),
-        meaning="A folder called compat has a newer libcuda, which works only on data-centre GPUs.",
-        fix="remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
+        meaning="The image or toolkit brings a newer libcuda in a folder called compat. GeForce GPUs refuse it.",
+        fix="update the driver (on the host), or use an image or torch for a CUDA that nvidia-smi shows. Else remove "
+        "the folder compat from LD_LIBRARY_PATH. After an update of the driver, reboot",
         common=(r"\bError 804\b",),
         follows=("nvml.mismatch",),
     ),

@@ -54,7 +54,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "fsdp.flatten",
         "FSDP cannot join quantised parameters, or frozen and trained ones, in one unit",
-        r"flatten tensors with uniform requires_grad|Cannot flatten integer dtype tensors",
+        r"(flatten tensors with|requires) uniform \W?requires_grad|Cannot flatten integer dtype tensors",
         meaning="FSDP 1 joins a unit's parameters into one tensor, so they must be alike.",
         fix="for frozen parts, set use_orig_params=True (accelerate: fsdp_use_orig_params: true; peft: "
         "fsdp_auto_wrap_policy(model)), or use FSDP 2. For integers, do not quantise to 8 bits; 4-bit weights need "
@@ -161,5 +161,13 @@ TEXTS: tuple[Condition, ...] = (
             r"\bnans?\b.{0,160}\b(fp16|float16|half precision|amp|autocast|mixed precision)\b|\bblack (image|"
             r"picture)s?\b|\bnans?\b.{0,120}\bgtx ?16[3-6]0|\bgtx ?16[3-6]0.{0,300}\bnans?\b",
         ),
+    ),
+    proof(
+        "deepspeed.config",
+        "DeepSpeed's configuration and the Trainer's or accelerate's arguments differ",
+        r"cannot be set to .{1,9} when .{1,9} is set in the DeepSpeed config|DeepSpeed config values that mismatch",
+        meaning="Both state the precision, the batch size and the optimizer, and must agree.",
+        fix='write "auto" for these values in the DeepSpeed file. Or pass the same arguments: --fp16, --bf16, '
+        "--mixed_precision, --per_device_train_batch_size",
     ),
 )

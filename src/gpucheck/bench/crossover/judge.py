@@ -1,4 +1,4 @@
-"""Judge `bench crossover`: the size from which the GPU is faster at all larger sizes, with and without copies. No I/O."""
+"""Judge `bench crossover`: the size from which the GPU is always faster, with and without copies. No I/O."""
 
 from __future__ import annotations
 

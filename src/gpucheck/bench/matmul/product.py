@@ -381,7 +381,7 @@ def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> Fi
     return FirstCheck(rows, sums, element, min(spreads, default=None))
 
 
-# -- the search for the fastest shape, without clock and device ---------------------------------------------------------
+# -- the search for the fastest shape, without clock and device --------------------------------------------------
 
 # A scan would time each shape for this long, and with at least this many calls, of which one is untimed. In comparison,
 # mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
