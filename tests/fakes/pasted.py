@@ -81,8 +81,8 @@ REST: dict[str, str] = {
     "import.signature": "TypeError: causal_conv1d_fwd(): incompatible function arguments. The following argument "
     "types are supported:\n    1. (arg0: torch.Tensor, arg1: torch.Tensor) -> torch.Tensor",
     "disk.full": "torch.save(state, path)\nOSError: No space left on device",
-    "deepspeed.config": "ValueError: `--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed "
-    "config file.",
+    "deepspeed.config": "ValueError: `--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the "
+    "DeepSpeed config file.",
     "import.module": "ModuleNotFoundError: No module named 'ultralytics'",
     "import.name": "ImportError: cannot import name 'redirect_numba_module' from 'numba.cuda.utils'",
     "import.shared": "llama-server: error while loading shared libraries: libllama.so: cannot open shared object file",
