@@ -279,7 +279,7 @@ def find_batch_size(
 
     `target` is the command's TARGET or the factory function. All other options are those of the command
     (`docs/cli.md`), with fractions for percentages, seconds for times and bytes for sizes. `time_budget_s` counts from
-    the call. `quick` skips everything after the answer. `max_batch_size` is None if nothing fits or time runs out.
+    the call. With `quick`, no size is recommended. `max_batch_size` is None if nothing fits or time runs out.
 
     Raises UsageError, TargetError for a workload that is missing or fails, and CannotLook if the device cannot be used.
     """

@@ -10,7 +10,7 @@ from typing import TypeVar
 from gpucheck.errors import UsageError
 
 Item = TypeVar("Item")
-# Names at least this similar are a typing error; difflib's usual 0.6 takes `nope` for `copies`.
+# Names at least this similar are a typing error. difflib's default, 0.6, takes `nope` for `copies`.
 SLIP = 0.7
 # Other names of torch's dtypes. By similarity of spelling, `float` would mean float64.
 DTYPES = {
@@ -80,7 +80,7 @@ as_typed: Callable[[str], str] = str
 
 
 def start_as(program: str, commands: Iterable[str]) -> None:
-    """Make `as_typed` write `program` for `gpucheck` before a word in `commands`, an option or `…`, or in backticks."""
+    """Make `as_typed` replace `gpucheck` by `program`: in backticks, and before an option, `…` or one of `commands`."""
     global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
     if program != PROGRAM:

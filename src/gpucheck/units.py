@@ -1,4 +1,4 @@
-"""The grammar of sizes, durations and percentages, and their text. All values inside gpucheck are in SI base units.
+"""Parse sizes, durations and percentages, and format them as text. All values inside gpucheck are in SI base units.
 
 GB is 10⁹ bytes (rates); GiB is 2³⁰ bytes (capacities).
 """

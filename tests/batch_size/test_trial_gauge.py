@@ -183,7 +183,7 @@ def test_a_confirmation_goes_on_where_the_allocator_empties_its_cache() -> None:
     """A plain process trains all the same."""
     device = Device()
     retries = [0, 0, 1, 0, 1, 0, 0, 0]
-    answer = session_on(device, retrying(device, retries)).trial(1, 3, watching=True)
+    answer = session_on(device, retrying(device, retries)).trial(1, 3, confirming=True)
     assert (answer["ok"], len(answer["steps_s"]), answer["allocation_retries"]) == (True, 8, 2)
 
 
@@ -208,24 +208,24 @@ def test_a_trial_goes_on_while_the_allocator_empties_its_cache_in_each_step(
 def test_a_confirmation_ends_where_the_allocators_blocks_stay_as_they_are(layouts: str, steps: int) -> None:
     device = Device(layouts=iter([[blocks] for blocks in layouts]))
     session = session_on(device, lambda size: Batch(arguments=(torch.ones(size, 1),)))
-    assert len(session.trial(1, 3, watching=True)["steps_s"]) == steps
+    assert len(session.trial(1, 3, confirming=True)["steps_s"]) == steps
 
 
 def test_the_margin_is_what_the_allocator_still_took() -> None:
     device = Device()
-    answer = session_on(device, growing(device, [GIB, GIB, GIB, *[MIB] * 17])).trial(1, 3, watching=True)
+    answer = session_on(device, growing(device, [GIB, GIB, GIB, *[MIB] * 17])).trial(1, 3, confirming=True)
     assert (answer["unsettled_bytes"], answer["peak_bytes"]) == (2 * MIB, 3 * GIB + 17 * MIB)
     device = Device()  # a block that came late is no margin once two steps needed none
-    late = session_on(device, growing(device, [GIB] * 3 + [0] * 4 + [MIB] + [0] * 9)).trial(1, 3, watching=True)
+    late = session_on(device, growing(device, [GIB] * 3 + [0] * 4 + [MIB] + [0] * 9)).trial(1, 3, confirming=True)
     assert (late["unsettled_bytes"], len(late["steps_s"])) == (0, 10)
     device = Device(layouts=iter([[step] for step in (1, 2, 3, 4, 4)]))
-    settled = session_on(device, growing(device, [GIB, GIB, GIB, MIB, 0])).trial(1, 3, watching=True)
+    settled = session_on(device, growing(device, [GIB, GIB, GIB, MIB, 0])).trial(1, 3, confirming=True)
     assert (settled["unsettled_bytes"], len(settled["steps_s"])) == (0, 5)
 
 
 def test_a_confirmation_on_a_device_takes_its_steps_though_time_is_short() -> None:
     device = Device()
-    assert len(session_on(device, retrying(device, [0] * 8)).trial(1, 3, spare_s=0.0, watching=True)["steps_s"]) == 8
+    assert len(session_on(device, retrying(device, [0] * 8)).trial(1, 3, spare_s=0.0, confirming=True)["steps_s"]) == 8
 
 
 def test_a_batch_and_an_output_live_until_the_next_are_there() -> None:
@@ -263,11 +263,11 @@ def growing(device: Device, increments: list[int], *, until: int | None = None) 
 def test_a_confirmation_goes_on_while_memory_grows() -> None:
     """A cache of so many entries fills in so many steps, and all of it must have room."""
     device = Device()
-    answer = session_on(device, growing(device, [100 * MIB] * 30)).trial(1, 3, watching=True)
+    answer = session_on(device, growing(device, [100 * MIB] * 30)).trial(1, 3, confirming=True)
     assert answer["levels_bytes"] == [100 * MIB * step for step in range(1, 21)]
     assert answer["peak_bytes"] == 2000 * MIB
     device = Device()
-    cache = session_on(device, growing(device, [100 * MIB] * 16 + [0] * 9)).trial(1, 3, watching=True)
+    cache = session_on(device, growing(device, [100 * MIB] * 16 + [0] * 9)).trial(1, 3, confirming=True)
     assert (len(cache["levels_bytes"]), cache["peak_bytes"]) == (18, 1600 * MIB)
     # So does a trial of the search.
     device = Device()
@@ -276,10 +276,10 @@ def test_a_confirmation_goes_on_while_memory_grows() -> None:
 
 def test_memory_that_ran_out_in_a_later_step_ran_out() -> None:
     device = Device()
-    grown = session_on(device, growing(device, [GIB] * 9, until=5 * GIB)).trial(1, 3, watching=True)
+    grown = session_on(device, growing(device, [GIB] * 9, until=5 * GIB)).trial(1, 3, confirming=True)
     assert (grown["ok"], device.allocated) == (False, 5 * GIB)
     device = Device()
-    failed = session_on(device, growing(device, [GIB, 0, 0, 9 * GIB], until=5 * GIB)).trial(1, 3, watching=True)
+    failed = session_on(device, growing(device, [GIB, 0, 0, 9 * GIB], until=5 * GIB)).trial(1, 3, confirming=True)
     assert (failed["ok"], device.allocated) == (False, GIB)
 
 
@@ -298,7 +298,7 @@ def test_what_the_collector_frees_is_no_growth() -> None:
         Cycle()
         return Batch(arguments=(torch.ones(size, 1),))
 
-    assert session_on(device, batch).trial(1, 3, watching=True)["levels_bytes"] == []
+    assert session_on(device, batch).trial(1, 3, confirming=True)["levels_bytes"] == []
 
 
 def test_where_batches_of_one_size_differ_more_of_them_are_run() -> None:

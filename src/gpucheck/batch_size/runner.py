@@ -162,7 +162,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             "steps": steps,
             # Additional steps get half of the time. The other half is a reserve.
             "spare_s": (until - started) / 2,
-            "watching": attempt.purpose == "confirm",
+            "confirming": attempt.purpose == "confirm",
             "outside": self._outside,
         }
         answer, end = self._ask(request, until)
@@ -206,7 +206,7 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             error = answer["error"]
             return replace(blank, outcome="user-error", reason=str(rebuilt(error)), trace=error["trace"])
         if self._watch.exceeded is not None:
-            why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
+            why = f"resident memory grew by {capacity(self._watch.exceeded)}, more than the limit"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail

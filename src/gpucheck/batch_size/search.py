@@ -3,7 +3,7 @@
 The search fits a curve to the measured peaks and jumps instead of doubling. The answer is always a size that was run,
 and the number of trials is bounded. A search on a CPU can end without a failure: the best size is the answer if the fit
 predicts that a size one tolerance larger exceeds the budget. The result on a device depends on the allocator. Sizes
-near the maximum are therefore run in a separate process, like the final answer.
+near the maximum are therefore confirmed at once: such a trial takes more steps, in a new process.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ LARGEST_JUMP = 32
 PEAK_NOISE = 0.006
 # A device's allocator gives the same peak every time. Memory outside the allocator (context, handles) varies a little.
 DEVICE_PEAK_NOISE = 0.002
-# The peak predicted for the next size, plus this many standard deviations, meets the budget. Few chosen sizes fail.
-DOUBTS = 1.0
+# The predicted peak of the next size, plus this many standard deviations, is within the budget. Few such sizes fail.
+MARGIN = 1.0
 # The search aims at the likely maximum less this many standard deviations, because a size that passes by noise may fail
 # on the next run. A larger value would make the answer too small.
 CAUTION = 0.5
-# The search aims this many tolerances below the likely maximum, because peaks are noisy.
+# In addition, the search aims this many tolerances lower, because peaks are noisy.
 AIM = 0.4
 # The search ends if the predicted peak of a size one tolerance larger, less this many standard deviations, exceeds the
 # budget. The prediction is right about two times out of three, and more often after more trials near the maximum.
 SURE = 0.5
 # Sizes to try differ by at least this many tolerances, and a failure this close above the best size ends the search.
-# Noise may cause this failure, so the answer must be at most one tolerance below it.
+# If noise caused the failure, the maximum is above it. The other half of the tolerance leaves room for that.
 APART = 0.5
 # A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. The first
-# step down has this share of the size. Each further failure doubles the step.
+# step down is this share of the size. Each further failure doubles the step.
 STRIDE = 0.04
-FULL = 1 - 2 * STRIDE
-# A size up to this many times the best size is run in a separate process at once, because it may be the answer.
+NEARLY_FULL = 1 - 2 * STRIDE
+# On a device, a size up to this many times the best size is confirmed at once, because it may be the answer.
 CLOSE = 1.5
 # Two sizes closer than this ratio differ more by noise than by growth.
 NEAR = 0.75
 # Sizes stay below this share of the budget where running out of memory is dangerous (WSL, Windows, unified memory).
 SAFE_SHARE = 0.85
-SAFE_DOUBTS = 3.0
+SAFE_MARGIN = 3.0
 # The first size to try: most workloads fit 8, and many do not run with a single sample. Where a failure is dangerous,
 # the first size is 2.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
-# A search with fewer trials than this does not end one size below a failure: at 20 samples, one size is 5 %.
+# With fewer trials, a search also tries the last size below a failure: at 20 samples, one size more is 5 %.
 SHORT_SEARCH = 6
 # One size does not show how memory grows.
 FITTED_SIZES = 2
@@ -64,7 +64,7 @@ DOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A size to try. The purpose `confirm` runs it in a separate process."""
+    """A size to try. A trial with the purpose `confirm` takes at least three steps, in a new process."""
 
     size: int
     purpose: Purpose = "search"
@@ -171,7 +171,7 @@ class SizeSearch:
         if best is None:
             return self._down()
         if not self._ended(best) and (candidate := self._candidate(best)) is not None:
-            return Attempt(candidate, "confirm" if self._is_alone(candidate, best) else "search")
+            return Attempt(candidate, "confirm" if self._may_be_answer(candidate, best) else "search")
         if not self.confirmed:
             return Attempt(best.batch_size, "confirm")
         return self._neighbour(best)
@@ -189,8 +189,8 @@ class SizeSearch:
         times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
-    def _is_alone(self, size: int, best: TrialResult) -> bool:
-        """Return whether to run a size in a separate process at once, because it may be the answer."""
+    def _may_be_answer(self, size: int, best: TrialResult) -> bool:
+        """Return whether to confirm a size at once."""
         failing = self.first_failing
         if self.on_device and self.seek_failure:
             return failing is not None or size <= CLOSE * best.batch_size
@@ -199,7 +199,7 @@ class SizeSearch:
     def _neighbour(self, best: TrialResult) -> Attempt | None:
         """Return the next smaller size to confirm if the best size ran only because the allocator emptied its cache.
 
-        Unless sizes are coarse, a confirmed size at most two tolerances smaller is enough.
+        A confirmed size at most two tolerances smaller is enough, unless `multiple_of` makes sizes coarse.
         """
         smaller = best.batch_size - self.multiple_of
         near = smaller if self._is_coarse(best.batch_size) else best.batch_size - 2 * self.step(best.batch_size)
@@ -217,7 +217,7 @@ class SizeSearch:
         return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
-        """Return the least distance from `size` to a larger size to try: coarse sizes have more than the tolerance."""
+        """Return the least distance from `size` to a larger size to try; above the tolerance if sizes are coarse."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
@@ -239,10 +239,10 @@ class SizeSearch:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # At most one size is between a confirmed answer and the failure. A short search tries this size too.
+            # Stop if at most one size is between a confirmed answer and the failure. A short search tries that size.
             is_known = self.on_device and self.confirmed and len(self.trials) >= SHORT_SEARCH
             is_last = is_known and self.tolerance > 0 and width <= 2 * self.multiple_of
-            # Noise does not cause failures on a device, so the wider distance is enough there.
+            # On a device a failed size fails again, so a failure within one tolerance ends the search.
             if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
                 return True
         return self._closed_by_fit(best)
@@ -294,7 +294,7 @@ class SizeSearch:
         likely = fitted.largest(best.batch_size, 2 * high, CAUTION)
         if self._is_coarse(likely):  # going one size lower would cost more than a failed trial
             return self.rounded(min(likely, high))
-        certain = fitted.largest(best.batch_size, high, DOUBTS)
+        certain = fitted.largest(best.batch_size, high, MARGIN)
         near = likely * (1 - AIM * self.tolerance)
         aim = self.rounded(min(certain, near))
         return aim if aim >= best.batch_size + self._apart(best.batch_size) else self.rounded(near)
@@ -315,7 +315,7 @@ class SizeSearch:
             below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
             failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
             likely = 0
-            if failures and fitted.peak(high) > FULL:
+            if failures and fitted.peak(high) > NEARLY_FULL:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
                 likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, middle), high - max(step, self.multiple_of))
@@ -337,7 +337,7 @@ class SizeSearch:
         if fitted is None:
             return None
         high = min(self._highest, self.rounded(best.batch_size * LARGEST_JUMP))
-        aim: float = fitted.largest(best.batch_size, high, SAFE_DOUBTS)
+        aim: float = fitted.largest(best.batch_size, high, SAFE_MARGIN)
         if failing is not None:
             # The prediction was wrong once, so keep the same distance from the failed size as from the budget.
             aim = min(aim, SAFE_SHARE * failing.batch_size, (best.batch_size + failing.batch_size) / 2)
@@ -388,15 +388,15 @@ class Fit:
     terms: Sequence[float]
     covariance: Sequence[Sequence[float]]
 
-    def peak(self, size: float, doubts: float = 0.0) -> float:
-        """Return the predicted peak at `size` plus `doubts` standard deviations, as a share of the budget."""
+    def peak(self, size: float, deviations: float = 0.0) -> float:
+        """Return the predicted peak at `size` plus `deviations` standard deviations, as a share of the budget."""
         powers = _powers(size / self.scale)
-        variance = _dot(powers, [_dot(row, powers) for row in self.covariance]) if doubts else 0.0
-        return _dot(self.terms, powers) + doubts * math.sqrt(max(variance, 0.0))
+        variance = _dot(powers, [_dot(row, powers) for row in self.covariance]) if deviations else 0.0
+        return _dot(self.terms, powers) + deviations * math.sqrt(max(variance, 0.0))
 
-    def largest(self, low: int, high: int, doubts: float = 0.0) -> int:
+    def largest(self, low: int, high: int, deviations: float = 0.0) -> int:
         """Return the largest size from `low` to `high` whose peak stays within the budget, or `low` without one."""
-        return low + bisect.bisect(range(low + 1, high + 1), False, key=lambda size: self.peak(size, doubts) > 1.0)
+        return low + bisect.bisect(range(low + 1, high + 1), False, key=lambda size: self.peak(size, deviations) > 1.0)
 
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:

@@ -53,8 +53,8 @@ class DeviceGauge:
     reserved: int = 0
     compute: int = 0
     optimizer: int = 0
-    # The peak of the bytes that tensors requested. `compute` and `optimizer` count whole blocks of the allocator: near
-    # the budget, where blocks are reused, 1 GiB of blocks exceeded the requests by 4 %.
+    # The peak of the bytes that tensors requested. `compute` and `optimizer` count whole blocks of the allocator. Near
+    # the budget, where blocks are reused, they exceeded the requests by 4 % (measured at 1 GiB).
     requested: int = 0
     method: MemoryMethod = "device"
     outside_peak: int = 0
@@ -307,7 +307,7 @@ def _open_gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[
 
 
 def _wait_until_free(accel: Accel, least: int) -> tuple[int, int] | None:
-    """Wait at most 10 s until `least` bytes are free: the last child's memory. Return free and total bytes."""
+    """Wait at most 10 s for the last child's memory, until `least` bytes are free. Return free and total bytes."""
     deadline = time.monotonic() + SETTLE_S
     while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
@@ -322,24 +322,24 @@ class Session:
         self._output: list[Any] = []
 
     def trial(
-        self, size: int, steps: int, *, spare_s: float = math.inf, watching: bool = False, outside: int = 0
+        self, size: int, steps: int, *, spare_s: float = math.inf, confirming: bool = False, outside: int = 0
     ) -> Json:
         """Run at least `steps` steps with batches of `size`, and return the peaks or the error.
 
-        Further steps end within `spare_s` seconds. If `watching`, the trial is a confirmation, which continues until
-        the allocator's blocks and the memory in use stay the same. `outside` is the argument of `begin`.
+        Further steps end within `spare_s` seconds. If `confirming`, the trial continues until the allocator's blocks
+        and the memory in use stay the same. `outside` is the argument of `begin`.
         """
         until = time.monotonic() + spare_s
         try:
             self._forget()
             self.gauge.begin(outside)
-            return self._run(size, steps, until, watching=watching)
+            return self._run(size, steps, until, confirming=confirming)
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
             return {"ok": False, "stage": "step", **_failure(error)}
 
-    def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
+    def _run(self, size: int, steps: int, until: float, *, confirming: bool) -> Json:
         workload, gauge = self.workload, self.gauge
         times: list[float] = []
         levels: list[int] = []
@@ -356,16 +356,16 @@ class Session:
             least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
             if taken < least:
                 return True
-            if watching and _is_same(layouts):
+            if confirming and _is_same(layouts):
                 return False
-            if watching and taken < (MOST_STEPS if on_device else least + 1):
+            if confirming and taken < (MOST_STEPS if on_device else least + 1):
                 return True
-            if not watching and taken == steps and times[-1] < CHEAP_STEP_S:
+            if not confirming and taken == steps and times[-1] < CHEAP_STEP_S:
                 return True  # a third step is closer to the steady state
             # While the allocator's blocks still move, a later step may not fit, even if no more memory is in use.
-            grows = _rises(levels[-2:]) and (watching or on_device)
+            grows = _rises(levels[-2:]) and (confirming or on_device)
             may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
-            may_move |= watching and on_device and layouts[-1] is not None
+            may_move |= confirming and on_device and layouts[-1] is not None
             may_move |= _retries_always(retries)
             has_time = time.monotonic() + 2 * times[-1] < until
             return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
@@ -375,7 +375,7 @@ class Session:
             levels.append(gauge.level())
             retries.append(gauge.retries())
             if isinstance(gauge, DeviceGauge):
-                layouts.append(self.accel.memory_layout() if watching else None)
+                layouts.append(self.accel.memory_layout() if confirming else None)
                 reserved.append(gauge.reserved)
         peak, compute_peak = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
@@ -434,7 +434,7 @@ def _retries_always(retries: list[int]) -> bool:
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
-    """Return whether the allocator's blocks are the same after the last two steps, of at least four."""
+    """Return whether at least four steps were run, and the last one left the allocator's blocks as they were."""
     return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
 
 

@@ -56,11 +56,11 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         if place is not None:
             fix = "run the launcher again, and `gpucheck compare` the files"
             raise UsageError("--runs and --baseline need one process", "a launcher started several processes", fix)
-        return _again(common, options, repeat)
+        return _repeat(common, options, repeat)
     from gpucheck.machine import installed_torch
 
     def measure(emit: Emit, **more: Any) -> None:
-        # Every benchmark imports torch. Here a signal cannot interrupt the import halfway.
+        # `load` imports torch before the benchmark does, and delays signals until the import ends.
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import BenchInputs
 
@@ -77,7 +77,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     return session.run(common, measure, judge=judge)
 
 
-def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
+def _repeat(common: Common, options: Any, repeat: RepeatOptions) -> int:
     from gpucheck.bench import devices
     from gpucheck.bench.judge import judge
     from gpucheck.cli import session

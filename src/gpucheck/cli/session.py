@@ -64,7 +64,7 @@ def run(
 
                 files = Outputs(common.output, extra_files)
             session = _Session(common, files, judge)
-            with watchdog.guarded(session.lost, session.out_of_time):
+            with watchdog.guarded(session.device_hung, session.out_of_time):
                 try:
                     code = _outcome(work, session, common)
                 finally:
@@ -154,7 +154,7 @@ class _Session:
             self.collector(Failed(fault))
             return self._report(code, complete=complete)
 
-    def lost(self, fault: Fault) -> None:
+    def device_hung(self, fault: Fault) -> None:
         """Report a hung device and end the process, because its main thread cannot be stopped."""
         self._leave(Failed(fault), None, errors.FAILED)
 
@@ -259,7 +259,7 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Return a view that shows events on stderr. First, show the variables and the file's thresholds in use."""
+    """Return a view that shows events on stderr. First, show settings from the environment and the settings file."""
     from gpucheck.cli import settings
 
     view = LiveView(sys.stderr, quiet=common.quiet)

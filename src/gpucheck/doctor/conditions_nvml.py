@@ -224,7 +224,7 @@ def _no_answer(evidence: Evidence) -> Signs | None:
     return Signs(text, details, fix, title=title)
 
 
-def _no_memory_node(evidence: Evidence) -> Signs | None:
+def _uvm_node_missing(evidence: Evidence) -> Signs | None:
     """Report error 999 if the node of nvidia_uvm is missing. `nvidia-smi` works without this node."""
     stack = evidence.stack
     if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
@@ -239,7 +239,7 @@ def _no_memory_node(evidence: Evidence) -> Signs | None:
 
 def _unknown_error(evidence: Evidence) -> Signs | None:
     text = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
-    return cuinit_signs(evidence, text) if _no_memory_node(evidence) is None else None
+    return cuinit_signs(evidence, text) if _uvm_node_missing(evidence) is None else None
 
 
 def _not_initialised(evidence: Evidence) -> Signs:
@@ -384,7 +384,7 @@ CUINIT = on(
         meaning="CUDA needs /dev/nvidia-uvm, nvidia-smi does not. A container must get this node.",
         settle="cuInit returns 0 once the node exists",
         fix="sudo nvidia-modprobe -c 0 -u",
-        judge=_no_memory_node,
+        judge=_uvm_node_missing,
         cuinit=(999,),
         patterns=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
     ),
@@ -433,7 +433,7 @@ CUINIT = on(
     hint(
         id="driver.not_supported",
         title="the driver does not support CUDA on this system",
-        meaning="This is a virtual GPU for graphics (B or A series), a sandbox, or a Jetson without its groups.",
+        meaning="This is a vGPU for graphics (B or A series), a sandbox, or a Jetson whose user lacks its GPU groups.",
         settle="`nvidia-smi -q | grep -i product` shows the profile of a virtual GPU",
         fix="use a compute profile (vGPU: C or Q series); run again outside the sandbox; on a Jetson, sudo usermod -aG "
         "video,render $USER and log in again (a container: --group-add video --group-add render)",

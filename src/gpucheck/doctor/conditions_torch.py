@@ -386,7 +386,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both packages install the same module, so torch warns.",
-        fix="python -m pip uninstall -y pynvml; then reinstall nvidia-ml-py in the installed version",
+        fix="python -m pip uninstall -y pynvml; then reinstall the same version of nvidia-ml-py",
         patterns=(r"The pynvml package is deprecated",),
     ),
     Condition(

@@ -1,9 +1,9 @@
 """Read the numbers in an error text, and make a sentence and a step from them. No I/O.
 
 The numbers are sizes in bytes, versions, devices, ranks and the like. Each is a named group of a pattern; numbers that
-are not in the text are left out. A reading applies to texts by the prefix of their ids. It has the patterns, the
-sentence, and the step that replaces the text's own. A function compares numbers where that is needed, as for a full
-GPU.
+are not in the text are left out. A reading belongs to the texts of `explain` whose ids begin with `of`. It has the
+patterns, the sentence, and the step that replaces the text's step. A function compares numbers where that is needed, as
+for a full GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The numbers of a text and a sentence about them. The step, doubt and title are set if the numbers show more."""
+    """The numbers of a text and a sentence about them. The step, doubt and title are set if the numbers give them."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
@@ -46,9 +46,9 @@ class Figures:
 class Reading:
     """Patterns for the numbers in texts whose id begins with `of`, with a sentence and a step.
 
-    `says` is the first sentence for which all numbers are known. `{key|other}` stands for a number, or for `other` if
-    it is unknown. A part in square brackets is left out if one of its numbers is unknown. `then` is the step, or a
-    function that makes it from the numbers. Lines before the text's own line are ignored if `in_line` is set.
+    `says` has sentences; the first whose numbers are all known is used. `{key|other}` stands for a number, or for
+    `other` if it is unknown. A part in square brackets is left out if one of its numbers is unknown. `then` is the
+    step, or a function that makes it. Lines before the text's own line are ignored if `in_line` is set.
     """
 
     of: str | tuple[str, ...]
@@ -86,7 +86,7 @@ def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _numbers_in(excerpt: str, patterns: tuple[str, ...]) -> Numbers | None:
-    """Return the first match of each named group, in the last pattern that has one, or None if none matches."""
+    """Return the values of the named groups; None if no pattern matches. The last pattern with a group counts."""
     matches = [re.search(pattern.replace("SIZE", _SIZE), excerpt, re.IGNORECASE | re.DOTALL) for pattern in patterns]
     numbers: Numbers = {}
     for match in filter(None, matches):
@@ -107,7 +107,7 @@ _WHOLE = frozenset(
 
 
 def _number(key: str, text: str) -> tuple[str, Any]:
-    """Return a group's name and value, in the unit that the end of the key may name; None if it is not a number."""
+    """Return a group's name and value. Sizes become bytes, and times seconds. An empty or invalid value is None."""
     name, _, unit = key.rpartition("_")
     if not text:
         return key, None
@@ -253,7 +253,7 @@ def _memory(name: str, excerpt: str, context: str) -> Figures:
     if own:
         numbers["own_pids"] = [process["pid"] for process in own]
         numbers |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
-    # Others are the listed processes and an unnamed rest, because torch before 2.1, or without NVML, lists none.
+    # Other processes hold the listed sizes and an unnamed rest: torch before 2.1, or without NVML, lists no process.
     whole = numbers.get("total_bytes") or numbers.get("allowed_bytes") or 0
     known = numbers.get("own_bytes") or sum(process["bytes"] for process in own) or numbers.get("reserved_bytes")
     rest = 0
@@ -435,7 +435,7 @@ def _since_then(numbers: Numbers) -> str:
     )
 
 
-# The step for an architecture in the list of a build that is not that of this GPU.
+# The step if the list of architectures of a build has one that is not this GPU's.
 _NOT_OWN = (
     "remove the number from the list of the build (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, "
     "-gencode) if it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv)"
@@ -714,7 +714,7 @@ _READINGS: tuple[Reading, ...] = (
             r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
         ),
         "the libraries are of driver {library}, the kernel module of {module}",
-        # A restart does not help where the two are packages of one driver.
+        # A restart does not help if packages of two sources are mixed, such as 575.64 and 575.64.03.
         lambda numbers: ONE_VERSION if are_mixed_packages(numbers["library"], numbers["module"]) else "",
     ),
     Reading(

@@ -14,7 +14,7 @@ from gpucheck.explain.facts import Facts, Platform
 from gpucheck.explain.figures import OFFLOAD
 from gpucheck.explain.text import BACKEND, SERIALIZE, SMALLER
 
-# Steps that a paste may report as done. A variable counts as done if it was set.
+# The patterns of steps that a paste may report as done. Other names of done steps are environment variables.
 _STEPS = {
     "sharing": r".*set_sharing_strategy",
     "shm": r".*--shm-size",
@@ -72,7 +72,7 @@ def install_torchvision(facts: Facts) -> str:
             "2.N.P (0.19.1 for 2.4.1, but 0.15.2 for 2.0.1; torchaudio has torch's number) --index-url "
             f"{fixes.INDEX}/TAG, where TAG is what torch.__version__ shows after the + (cpu, cu128)"
         )
-    # torchaudio ends at 2.11; that of torch 2.0 is one ahead.
+    # torchaudio ends at 2.11. For torch 2.0, its patch number is one higher than torch's.
     audio = f"2.0.{int(match[2]) + 1}" if match[1] == "0" else facts.torch
     beside = f" torchaudio=={audio}" * (int(match[1]) < 12 and facts.holds(r"\btorchaudio\b"))
     index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows after the +)"
@@ -143,7 +143,7 @@ def server_share(facts: Facts) -> float:
 
 
 def more_ranks(facts: Facts) -> int:
-    """Return how many GPUs a launcher's command makes visible if it starts more processes than that; else 0."""
+    """Return the number of visible GPUs if a launcher's command starts more processes than that; else 0."""
     ranks = re.search(r"nproc[-_]per[-_]node[= ]+(\d+)|--num[-_]processes[= ]+(\d+)", facts.text)
     gpus = re.search(r"\b(?:cuda|hip)_visible_devices=(\d+(?:,\d+)*)\b", facts.text)
     visible = len(gpus[1].split(",")) if gpus else 0
@@ -169,7 +169,7 @@ def install_for_amd(facts: Facts) -> str:
 
 
 def of_server(name: str, then: str, facts: Facts) -> str:
-    """Return the step, or that to the server's own release if it would install torch: each release fits one torch."""
+    """Return `then`, or if it installs torch for vLLM or SGLang, the step to their own release with its torch."""
     installs = re.search(r"pip install (-\S+ )*torch\b(?!vision|audio)", then) and not name.startswith("pip.")
     if installs and "jetson" in facts.names and "thor" not in facts.text:
         return fixes.JETSON
@@ -185,7 +185,7 @@ def of_server(name: str, then: str, facts: Facts) -> str:
 
 
 def filled(then: str, facts: Facts) -> str:
-    """Return the step with the GPU and the versions from the paste filled in: torch's, and its CUDA's."""
+    """Return the step with the GPU, and the versions of torch and CUDA, from the paste filled in."""
     then = then.replace("gfxNNN", facts.gfx or "gfxNNN")
     if "7.2" in facts.capabilities:
         then = re.sub(r"\b8(\.?)7\b", r"7\g<1>2", then)
@@ -465,7 +465,7 @@ _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| sho
 # `dmesg` commands about the driver, without those about the system's memory.
 _OF_DRIVER = rf"(?![^;,]*\b(?:oom|killed)\b){_DMESG}"
 _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
-# Commands in steps, and their equivalents on a platform.
+# Commands in steps, and their equivalents on a platform. `vLLM A (SGLang B)` becomes A or B if the server is known.
 _SWAPS: tuple[tuple[str, str, str], ...] = (
     (
         "windows",
@@ -566,7 +566,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("nccl_info", r"set NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),
     ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
-    # A model server has options instead of a batch size and of code to change.
+    # A model server has options. It has no batch size, and no code of the user.
     *(
         (server, r"; gpucheck find-batch-size[^;]*|print the shapes before the product; ", "")
         for server in ("server", "vllm", "llama")

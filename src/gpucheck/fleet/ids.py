@@ -44,7 +44,7 @@ _JUDGE = ids_of(
     ),
     Id(
         "fleet.modes",
-        "nodes of one model have two speeds",
+        "nodes of one model have one speed",
         "More than a quarter of the nodes are slower than the others, with a gap between the two groups. The probable "
         "cause is a setting that differs, such as a power limit or a driver. fleet.drift lists the differences.",
         "give all nodes the same settings, then check again",
@@ -73,8 +73,8 @@ _JUDGE = ids_of(
         "A node that is not in --expect left a document.",
         "correct the list, or the folder",
     ),
-    Id("fleet.old", "no document of an earlier start", "A document of this run is hours older.", "a separate --run ID"),
-    Id("fleet.other_run", "documents of one run", "Documents of other runs in the folder are left out.", "--run ID"),
+    Id("fleet.old", "no document of an earlier start", "Documents are hours older than others.", "use a new --run ID"),
+    Id("fleet.other_run", "documents of one run", "Documents of other runs are left out.", "give the ID with --run"),
     Id(
         "fleet.forged",
         "documents are their node's own",

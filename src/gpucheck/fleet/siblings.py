@@ -1,8 +1,8 @@
 """Compare each device with its siblings: the devices of the same model, on the same node and on other nodes. No I/O.
 
-Devices of one node share power, heat and links, so the sample size is the number of nodes and not of devices. Rates are
-compared by their logarithms. A device is compared with the median of the other devices on its node, or with the median
-of the nodes if its node has few devices.
+Devices of one node share power, heat and links, so the sample size is the number of nodes and not of devices. A figure
+is the rate in one case of a benchmark, compared by its logarithm. A device is compared with the median of the other
+devices on its node, or with the median of the nodes if its node has few devices.
 
 One test finds slow devices and slow nodes: `lowest`, Rosner's procedure. Its level is divided among all values and
 figures of the fleet (Bonferroni), so almost no device is reported as slow in a fleet without slow devices. A slow
@@ -28,7 +28,7 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 
 # The standard deviation of a normal distribution, in median absolute deviations (MAD).
 _NORMAL = 1.4826
-# Of this many fleets without slow devices, at most one may have a device reported as slow, or as possibly slow.
+# Of this many fleets without slow devices, at most one may have a slow device reported, or (MAYBE) a possibly slow one.
 EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
 # In simulations, the error rate of `lowest` is up to 1.5 times its level, because `lowest` tests several values.
 ERROR_RATE_FACTOR = 1.5
@@ -85,8 +85,8 @@ def _is_low(distance: float) -> bool:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# The share of fleets without slow nodes in which each of the two tests (all figures together, single figures) may
-# report a node as slow, and as possibly slow. At most one such fleet in 10 has a possibly slow node or device.
+# Each of two tests (all figures together, single figures) may report a slow node in the first share of fleets without
+# slow nodes, and a possibly slow node in the second. At most one such fleet in 10 has a possibly slow node or device.
 NODE_LEVEL, NODE_LEVEL_MAYBE = 0.004, 0.03
 # The fewest nodes of each of two modes, their least share, and the gap in standard deviations within the modes.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
@@ -97,7 +97,7 @@ def node_threshold(nodes: int, level: float) -> float:
     """Return the t beyond which the lowest of `nodes` values is an outlier, at the level `level`.
 
     This is the extreme studentised deviate (Grubbs 1969; Rosner 1983): one-sided Student's t with n - 2 degrees of
-    freedom, with the level divided by n (Bonferroni). Raises ValueError below 3 nodes.
+    freedom, with the level divided by n (Bonferroni). `student_quantile` is two-sided. Raises ValueError below 3 nodes.
     """
     return stats.student_quantile(1 - 2 * level / nodes, nodes - 2)
 

@@ -92,7 +92,7 @@ def _fix(worst: XidError, action: str | None) -> str | None:
 
 
 def cause_in_log(device: Device, facts: Facts) -> Ruling | None:
-    """Return the cause in the log for a GPU that another check found faulty; None if the log has only a remark."""
+    """Return the cause in the log for a GPU that another check found faulty; None if the log has only `info`."""
     judged = xid_verdict(address_of(device, facts), facts.xids or ())
     return None if judged is None or judged.verdict == "info" else judged
 
@@ -104,7 +104,7 @@ def logged(device: Device, facts: Facts) -> Ruling | None:
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
-    """Report Xid errors of GPUs that the driver does not list. In a container, these are remarks."""
+    """Report Xid errors of GPUs that the driver does not list. In a container, these are `info`."""
     listed = {address_of(device, facts) for device in facts.devices}
     findings = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
@@ -118,7 +118,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
 
 
 def switches(facts: Facts) -> list[Finding]:
-    """Report SXid errors, in one finding per NVSwitch. A lost GPU as the cause makes it a remark."""
+    """Report SXid errors, in one finding per NVSwitch. Errors that a lost GPU caused are `info`."""
     lost = next((error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past), None)
     errors = (facts.driver or Driver()).sxids or ()
     findings = []

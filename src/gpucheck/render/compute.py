@@ -175,7 +175,7 @@ def crossover_page(report: Report) -> Page:
         return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
 
     def answer(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
-        """Return a text such as `GPU pays from matmul 512×512; not elementwise`, by times with copies if measured."""
+        """Return a text such as `GPU faster from matmul 512×512; not elementwise`, by times with copies if measured."""
         with_copies = [entry for entry in entries if entry.transfers] or entries
         faster = [entry for entry in with_copies if entry.device_faster_from is not None]
         # The answer holds only up to the largest size tried, which the line names if the benchmark stopped early.
@@ -185,9 +185,9 @@ def crossover_page(report: Report) -> Page:
             if entry.device_faster_from is None
         )
         if not faster:
-            return Answer(device, f"GPU does not pay for {slower}") if entries else None
-        pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in faster)
-        return Answer(device, f"GPU pays from {pays}{f'; not {slower}' if slower else ''}")
+            return Answer(device, f"GPU not faster for {slower}") if entries else None
+        starts = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in faster)
+        return Answer(device, f"GPU faster from {starts}{f'; not {slower}' if slower else ''}")
 
     columns: tuple[ColumnOf[CrossoverResult], ...] = (
         text.once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),

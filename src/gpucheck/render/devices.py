@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # only `status` has this result
 
 Number = TypeVar("Number", int, float)
 # The ID of the finding that there is no GPU, and the advice below this finding.
-NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
+NO_GPU, NO_GPU_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
 # Short texts for states of devices, by the beginning of the state.
 _SHORT_STATES = (
@@ -45,7 +45,7 @@ def page(report: Report) -> Page:
     if any(finding.verdict in NEEDS_ACTION for finding in findings):
         return Page(None, _body(report), findings=findings, order=sort_position)
     line, cause = _answer(report)
-    then = NONE_THEN if cause is not None and cause.id == NONE else None
+    then = NO_GPU_THEN if cause is not None and cause.id == NO_GPU else None
     return Page(line, _body(report), findings=findings, cause=cause, then=then)
 
 
@@ -71,7 +71,7 @@ def _body(report: Report) -> list[PageBlock]:
 
 def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
     """Return the first line and the finding that the line states; without a line, the finding is the first line."""
-    if (none := report.finding(NONE)) is not None:
+    if (none := report.finding(NO_GPU)) is not None:
         return None, none
     gpus = [device for device in report.facts.devices if device.nvml_index is not None]
     if not gpus:
@@ -268,7 +268,7 @@ def status_page(report: Report) -> Page:
     for finding in of_python:
         body += [TextLine(text.sentence(finding)), *([text.advice_line(finding.fix)] if finding.fix else [])]
     details = ladder(result.rungs if result is not None else ())
-    then = NONE_THEN if cause is not None and cause.id == NONE else None
+    then = NO_GPU_THEN if cause is not None and cause.id == NO_GPU else None
     then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
     return Page(line, body, details, findings, cause=cause, then=then, under=under, order=sort_position)
 
@@ -278,8 +278,8 @@ def _status_answer(
 ) -> tuple[TextLine | None, Finding | None, list[TextLine]]:
     """Return the first line, the finding that the line states or that replaces the line, and the lines below."""
     by_id = {finding.id: finding for finding in reversed(findings)}
-    if NONE in by_id:
-        return None, by_id[NONE], []
+    if NO_GPU in by_id:
+        return None, by_id[NO_GPU], []
     torch_works = result is not None and result.torch_works
     first = by_id.get(result.first or "") if result is not None else None
     worst = text.worst_of(finding for finding in findings if finding.verdict in NEEDS_ACTION)

@@ -98,7 +98,7 @@ def _code(line: str) -> str:
     return "".join(f"<code>{_text(part)}</code>" if index % 2 else _text(part) for index, part in enumerate(parts))
 
 
-# Folders of every system, and first parts of JSON Pointers into the document. Other folders belong to the sender.
+# Folders of every system are shown, and JSON Pointers, which look like paths. Other folders belong to the sender.
 _OF_THE_SYSTEM = "dev|proc|sys|usr|lib|lib64|etc|bin|sbin|boot|run|var|devices|driver|host|torch|python"
 _FOLDER = re.compile(
     rf"(?<![\w:/.~])~?/(?!(?:{_OF_THE_SYSTEM})/)(?:[^\s/:\"'`,;()<>|]+/)+|[A-Za-z]:\\(?:[^\s\\/:\"]+\\)+"
@@ -145,7 +145,7 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
-    """Return the worst verdict of the report, its findings and its first line, and the first line without its sign."""
+    """Return the worst verdict (of the report, a finding or the first line) and the first line without its sign."""
     line = next((block.text for block in text.parts_of(report, verbose=False)[0] if isinstance(block, TextLine)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
     of_line: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)

@@ -1,6 +1,6 @@
 """Facts about a machine, as the adapters read them. Values are raw and in SI units. An unknown value is None.
 
-`Facts.unknown` has the reason for each missing value, by JSON Pointer. A device's pointer is for all its fields.
+`Facts.unknown` has the reason for each missing value, by JSON Pointer. A reason for a device is for all its fields.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ class Driver:
     `version` is from NVML, or from the kernel module if NVML has none. `cuda_version` is the newest CUDA that the
     driver supports. `nvml_code` and `cuinit_code` are the return codes of nvmlInit and cuInit, 0 for success.
     `nvml_start_s` is the time to load NVML and to call nvmlInit. `xids` are the GPUs' errors in the kernel log, and
-    `sxids` those of NVSwitches. Both are None if the log could not be read or there is no NVIDIA GPU. `not_started` has
-    the log's reason for each GPU that the driver could not start, by PCI address. `nvlink_failures` are other lines.
+    `sxids` those of NVSwitches; None if the log cannot be read or there is no NVIDIA GPU. `not_started` has the log's
+    reason for each GPU that the driver could not start, by PCI address. `nvlink_failures` are NVLink lines without Xid.
     """
 
     version: str | None = None

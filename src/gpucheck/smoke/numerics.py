@@ -114,7 +114,7 @@ def matmul(accel: Accel) -> PassedCheck:
 
 
 def convolution(accel: Accel) -> PassedCheck:
-    """Check that convolutions agree with float64, those of float32 in IEEE precision (cuDNN's default is TF32)."""
+    """Check that convolutions agree with float64. cuDNN's default for float32, TF32, is off."""
     return _in_every_dtype(accel, convolutions)
 
 

@@ -14,7 +14,7 @@ from gpucheck.options import TIME, option
 # The kinds of work, in the order of their turns.
 WORK = {
     "products": "matrix products whose results fill the memory",
-    "memory": "walking ones, address in address and random words, written and read back",
+    "memory": "walking ones, each word's own address and random words, written and read back",
     "copies": "copies to the host and back, both directions at once",
     "mixed": "products, memory patterns and copies at the same time",
 }

@@ -62,19 +62,19 @@ class Transformer(nn.Module):
 class Residual(nn.Module):
     """Two 3×3 convolutions with batch normalisation, and a shortcut. A `stride` of 2 halves the image."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, c_in: int, c_out: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outside),
+            nn.Conv2d(c_in, c_out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(c_out),
             nn.ReLU(),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outside),
+            nn.Conv2d(c_out, c_out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(c_out),
         )
-        self.shortcut = nn.Identity() if inside == outside else nn.Conv2d(inside, outside, 1, stride, bias=False)
+        self.shortcut = nn.Identity() if c_in == c_out else nn.Conv2d(c_in, c_out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inside, height, width) → (batch, outside, height / stride, width / stride)."""
+        """(batch, c_in, height, width) → (batch, c_out, height / stride, width / stride)."""
         return F.relu(self.body(x) + self.shortcut(x))
 
 

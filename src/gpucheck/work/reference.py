@@ -74,7 +74,7 @@ class ResultCheck(Element):
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class ErrorTerms:
     """The u_out, σ and d of the bound of a product of K terms. A product of integers is `exact`."""
 
     result: float
@@ -82,20 +82,20 @@ class Errors:
     drift: float
     exact: bool = False
 
-    def bound(self, expected: Tensor, spread: Tensor) -> Tensor:
-        """Return the bound of each element; `spread` is s."""
+    def bound(self, expected: Tensor, s: Tensor) -> Tensor:
+        """Return the bound of each element."""
         if self.exact:
             return torch.full_like(expected, _EXACT_BOUND)
         size = expected.abs()
-        bound = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
+        bound = self.result * size + SIGMAS * self.sigma * s + self.drift * (size + s)
         # Errors are divided by the bound, so the bound must not be zero.
         return bound.clamp_min_(torch.finfo(torch.float32).tiny)
 
 
-def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
-    """Return the error sources of a product. `precision` is `tf32`, or FAST_ACCUMULATION for float8."""
+def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> ErrorTerms:
+    """Return the terms of a product's error bound. `precision` is `tf32`, or FAST_ACCUMULATION for float8."""
     if not result.is_floating_point:
-        return Errors(0.0, 0.0, 0.0, exact=True)
+        return ErrorTerms(0.0, 0.0, 0.0, exact=True)
     name = str(result).removeprefix("torch.")
     of_inputs = _ROUNDOFF[precision] if precision in ("tf32", "bfloat16") else 0.0
     accumulator = _ROUNDOFF["float64"] if name == "float64" else _ACCUMULATOR
@@ -107,7 +107,7 @@ def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | N
         # Each term loses up to 2⁻¹³ of the largest term, which is about the sum of the terms between two promotions.
         sigma += _FLOAT8_ACCUMULATOR * math.sqrt(min(k, promoted))
         drift += _FLOAT8_ACCUMULATOR * promoted / _FLOAT8_AT_ONCE
-    return Errors(_ROUNDOFF[name], sigma, drift)
+    return ErrorTerms(_ROUNDOFF[name], sigma, drift)
 
 
 def sampled_rows(count: int) -> list[int]:
@@ -286,8 +286,8 @@ def check_sums(a: Tensor, b: Tensor, result: Tensor, precision: str | None = Non
         else:
             # Rounding the output gives a variance of (u_out·c)²/3. The accumulation gives the rest. The random signs
             # make the drift, which always has one direction, a random term too.
-            spread, drift = left.square() @ squares_of_b, 2 * sources.drift**2
-            variance = (sources.result**2 / 3 + drift) * squares + (sources.sigma**2 + drift) * spread
+            s_squared, drift = left.square() @ squares_of_b, 2 * sources.drift**2
+            variance = (sources.result**2 / 3 + drift) * squares + (sources.sigma**2 + drift) * s_squared
             threshold = SIGMAS * variance.sqrt_().clamp_min_(torch.finfo(torch.float32).tiny)
         # The host computes the rest, because positions and counts from a broken device may be wrong.
         threshold = threshold.cpu()

@@ -125,7 +125,7 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the modules and factories that need no arguments, and those that need arguments with the arguments.
+    """Return the modules and factories that need no arguments, and pairs of the others and the arguments they need.
 
     A module that another module or factory of the file uses is left out.
     """

@@ -135,7 +135,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
             continue
         # A headline is short: `512` is 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (speedup.size, start or 0)]
-        case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
+        case = f"{operation} {sides[0]}, {'no gain' if start is None else f'faster from {sides[1]}'}"
         # The interval already shows the noise of the ratio, so the flags of the rows are left out.
         low, high, flags = speedup.ci_low, speedup.ci_high, () if speedup.ci_low is not None else ("few-samples",)
         lines.append(Headline(NAME, entry.device, case, speedup.ratio, "times", low, high, flags=flags))

@@ -264,9 +264,9 @@ def _sizes(
 ) -> Generator[Measurement, None, str]:
     """Yield the rows of all sizes that fit. Return `memory` or `time` if some were left out. Raises CannotLook."""
     sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
-    full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
+    no_room = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
-        raise full(why="less memory is left")
+        raise no_room(why="less memory is left")
     # The time of a call of all sides is estimated from the previous size, in proportion to the work.
     call_s = 0.0
     for index, size in enumerate(sizes):
@@ -287,7 +287,7 @@ def _sizes(
             if not accel.is_out_of_memory(error):
                 raise
             if index == 0:
-                raise full(why=first_line(str(error))) from error
+                raise no_room(why=first_line(str(error))) from error
             return "memory"
         call_s = sum(row.time_s.median for row in rows if row.time_s is not None)
         yield from rows

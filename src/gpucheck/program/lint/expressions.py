@@ -202,7 +202,7 @@ class Expressions(Scope):
             if index.is_tensor and base.place == "default":
                 tensors.mixed_devices(self, node, [base, index])
             tensors.waited(self, [index])  # the host waits for the number of elements that a mask selects
-            # Slices keep the dimensions, and an integer removes one. The result has the dimensions of an index tensor.
+            # Slices keep the dimensions, and an integer removes one. An index tensor may add dimensions.
             keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
             is_new = keeps and any(getattr(part, "value", 0) is None for part in parts)
             ndim = DIMENSIONS if is_new or index.ndim == DIMENSIONS else base.ndim if keeps else None
@@ -401,17 +401,17 @@ class Expressions(Scope):
 
     def _of_module(self, given: CallArgs, module: Value) -> Value:
         """Return the result of a module's call, and check the devices of a torch.nn module's arguments."""
-        is_torchs = module.name.startswith("torch.nn.")
+        is_torch_class = module.name.startswith("torch.nn.")
         if _takes_tensors(module):
             tensors.read(self, given.node, given.all)
             values = [inner for value in given.all for inner in (value.parts or (value,))]
             tensors.mixed_devices(self, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
-        if is_torchs and module.name.endswith("Loss"):
+        if is_torch_class and module.name.endswith("Loss"):
             return Value("tensor", "", SCALAR, given.node, graph=self._has_graph(given))
         first = given.first()
         place = ("input" if self.in_forward else module.place) if module.stateful else first.place
         made = first.made if place == "default" else None
-        return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not self.no_graph)
+        return Value("tensor", place, DIMENSIONS if is_torch_class else None, made, graph=not self.no_graph)
 
     def _of_method(self, given: CallArgs, receiver: Value, func: ast.Attribute) -> Value:
         name = func.attr

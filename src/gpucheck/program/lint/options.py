@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # `--help` starts faster without the report's types
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of lint. In the templates `message` and `fix`, `{name}` is the source of the reported value. `example` has
-    two programs in one: lines with a minus are only in the wrong program, and lines with a plus only in the right."""
+    """A rule of lint. In the templates `message` and `fix`, `{name}` is the source text of the value. `example` has two
+    programs in one: lines with a minus are only in the wrong program, and lines with a plus only in the right."""
 
     id: str
     title: str

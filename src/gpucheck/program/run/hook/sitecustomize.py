@@ -1,30 +1,30 @@
 # mypy: ignore-errors
 # There are no types, because an import of `typing` could load a file of the program with this name.
 #
-# Python reads this file at its start, before the program. The file starts the counting once torch is loaded. It removes
-# every trace of itself, and a failure in it does not stop the program.
+# Python reads this file at its start, before the program. This file starts the hooks of `gpucheck run` once torch is
+# loaded. It removes every trace of itself, and a failure in it does not stop the program.
 import gc
 import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process has started, the counting failed, and the load of torch was seen.
+# Bytes of the counters: the process has started, the hooks failed, and the load of torch was seen.
 _STARTED, _FAILED, _TORCH = range(3)
-_SEEN, _UNSEEN, _BEFORE = 1, 2, 3
+_SEEN, _UNSEEN, _ONLY_C = 1, 2, 3  # _ONLY_C: torch._C was loaded at the start, torch was not
 
 
-def _waiting(loaded, stolen):
+def _watching(loaded, missed):
     """Return an `exec_module` for Python's loaders of source files that calls `loaded` before and after torch's load.
 
     Every way to load a module calls this method: an import in any thread, a lazy import, an import from a zip file, and
-    a direct call of a loader. If it loads a part of torch before torch, another loader has loaded torch.
+    a direct call of a loader. If a part of torch is loaded before torch, another loader has loaded torch.
     """
     original = _LOADERS.exec_module
 
     def exec_module(self, module):
         if module.__name__ != "torch":
             if module.__name__[:6] == "torch.":
-                stolen()
+                missed()
             return original(self, module)
         loaded(None)
         was_on = gc.isenabled()
@@ -74,15 +74,15 @@ def _begin():
     sys.path_importer_cache.pop(here, None)
     memory, pid = _shared(path), os.getpid()
 
-    def look():
+    def start_hooks():
         sys.path.insert(0, root)
         try:
             import json
 
             if dry:
-                from gpucheck.program.run import dry as claiming
+                from gpucheck.program.run import dry as dry_run
 
-                claiming.begin(memory, folder, json.loads(dry))
+                dry_run.begin(memory, folder, json.loads(dry))
             else:
                 from gpucheck.program.run import hooks
 
@@ -107,26 +107,26 @@ def _begin():
             os._exit(70)
 
     def loaded(module):
-        """Record that torch begins to load, if `module` is None, or start the counting."""
+        """Record that torch begins to load, if `module` is None, or start the hooks."""
         if os.getpid() != pid:  # a process that the program forked has no counters
             return
         if module is None:
             memory[_TORCH] = _SEEN
         else:
-            look()
+            start_hooks()
 
-    def stolen():
-        if os.getpid() == pid and memory[_TORCH] in (0, _BEFORE):
+    def missed():
+        if os.getpid() == pid and memory[_TORCH] in (0, _ONLY_C):
             memory[_TORCH] = _UNSEEN
             end_dry()
 
     is_loaded = "torch" in sys.modules  # by another file that Python reads at its start
-    memory[_TORCH] = _SEEN if is_loaded else _BEFORE if "torch._C" in sys.modules else 0
+    memory[_TORCH] = _SEEN if is_loaded else _ONLY_C if "torch._C" in sys.modules else 0
     memory[_STARTED] = 1
     if is_loaded:
-        look()
+        start_hooks()
     elif _LOADERS is not None:
-        _LOADERS.exec_module = _waiting(loaded, stolen)
+        _LOADERS.exec_module = _watching(loaded, missed)
 
 
 if "GPUCHECK_RUN" in os.environ:
