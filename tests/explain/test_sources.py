@@ -69,6 +69,7 @@ OTHERS = (
     "host.memory",
     "cloud.quota",
     "disk.full",
+    "container.mac",
     "deepspeed.config",
 )
 

@@ -92,6 +92,8 @@ REST: dict[str, str] = {
     "power.capped": "GPU 0 Clocks Event Reasons\n    SW Power Cap : Active",
     "cuda.remap_pending": "Remapped Rows of the GPU\n Uncorrectable Error : 4\n  Pending : Yes",
     "host.memory": "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
+    "memory.block": "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB!",
+    "container.mac": "on an M3 Max Ollama is extremely slow in Docker, llama.cpp natively is fast",
     "cloud.quota": "You have requested more vCPU capacity than your current vCPU limit of 0 allows",
     "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",
     "mps.none": ">>> torch.backends.mps.is_available()\nFalse",
@@ -156,6 +158,9 @@ MORE: tuple[tuple[str, str], ...] = (
     ("cutlass.arch", "RuntimeError: Unsupported architecture in fmhaRunner.cuh"),
     ("cuda.feature", "'.bf16' requires .target sm_80 or higher"),
     ("fsdp.flatten", "ValueError: `FlatParameter` requires uniform `requires_grad`"),
+    ("import.shadowed", "ModuleNotFoundError: No module named 'torch.hub'; 'torch' is not a package"),
+    ("bitsandbytes.setup", "PackageNotFoundError: No package metadata was found for bitsandbytes"),
+    ("compile.backend", "torch._dynamo.exc.FailOnRecompileLimitHit: recompile_limit reached with fullgraph=True"),
     ("torch.cpu_only", "cpuonly                   2.0                           0    pytorch"),
     ("cuda.no_kernel", ">>> a @ b  ->  CUDA error: no kernel image is available for execution on the device"),
     (

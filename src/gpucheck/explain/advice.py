@@ -13,6 +13,34 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("compile.old_gpu")(
+        r"\bvllm\b",
+        "use llama.cpp, Ollama or exllamav2 on this GPU, or a newer GPU: vLLM's own kernels need 7.0 too",
+        title="vLLM and its Triton need a GPU of compute capability 7.0 or newer",
+    ),
+    of("dist.rendezvous")(
+        r"ssh -o passwordauthentication=no",
+        "ssh-copy-id HOST for each host of the hostfile, also for this one, as the same user. ssh -o "
+        "PasswordAuthentication=no HOST hostname must print a name",
+        title="DeepSpeed's launcher cannot log in to a host by ssh without a password",
+    ),
+    of("import.torch_too_old")(
+        r"base 10: (?:dev|a0|rc)",
+        "install a stable release of torch, or let the program parse versions by packaging.version",
+        title="the program cannot read the version of a nightly torch, such as 2.8.0.dev20250412",
+    ),
+    of("nvml.unknown")(
+        r"no-cgroups ?= ?true",
+        "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml, then sudo systemctl restart docker. true "
+        "is for rootless containers only",
+        title="no-cgroups = true keeps the toolkit from allowing the devices in the container's cgroup",
+        meaning="Rootful Docker needs that permission.",
+    ),
+    of("llamacpp.cpu")(
+        r"ggml_vulkan: \d = |found \d+ (?:cuda|vulkan|rocm) devices",
+        "add -ngl 99 (--n-gpu-layers), and look for `offloaded N/N layers to GPU` in the log",
+        title="llama.cpp finds the GPU, but puts no layers on it: probably -ngl is missing",
+    ),
     of("import.name")(
         r"keyword argument \W?(?:gpus|auto_select|replace_sampler|distributed_b)|root_gpu|use_ddp|data_parallel_device",
         "pip install 'pytorch-lightning<2.0' ('<1.8' for root_gpu), or write Trainer(accelerator=\"gpu\", devices=N) "
@@ -1043,7 +1071,7 @@ ADVICE: tuple[Advice, ...] = (
         r"potential root causes|actordiederror|rayactorerror|\bactor (?:is dead|died)|\bray::",
         "read the dead worker's own log, /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list workers "
         "--detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
-        title="a Ray worker ended, and the text does not name the cause",
+        title="a Ray worker ended",
     ),
     of("vllm.start", "sglang.start")(
         r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
@@ -1055,7 +1083,7 @@ ADVICE: tuple[Advice, ...] = (
         "ignore it; the first error below or on another rank is the cause",
         title="a harmless warning: this machine has no IPv6",
     ),
-    of("vllm.start", "quant.extension")(
+    of("vllm.start", "quant.extension", "torch.no_acc", "torch.cpu_only")(
         lambda facts: "vllm" in facts.names and "windows" in facts.platforms,
         "run it inside WSL, or in its container with Docker's WSL 2 engine. A fork for Windows has its own wheels",
         title="vLLM has no release for Windows",

@@ -112,7 +112,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a source lacks an #include that newer compilers want",
     ),
     of("llamacpp.cpu")(
-        r"\d%/\d+% cpu/gpu|-ngl (?!99)\d\d?\b",
+        r"\d%/\d+% cpu/gpu|\A(?![\s\S]*(?:fail|error|no usable))[\s\S]*-ngl (?!99)\d\d?\b",
         "lower num_ctx (OLLAMA_CONTEXT_LENGTH=4096) and set OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0, then "
         "use a smaller quantisation or model, until ollama ps shows 100% GPU. nvidia-smi shows other programs",
         title="a part of the model computes on the CPU: GPU memory does not hold it",

@@ -559,10 +559,16 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "bnb" in facts.names and ("windows" in facts.platforms or facts.holds(r"cuda[ _]setup:")),
         becomes="bitsandbytes.setup",
     ),
+    of("bitsandbytes.setup", "import.libcuda")(
+        r"\A(?=[\s\S]*(?:bitsandbytes|cuda[ _]setup:))[\s\S]*\blibcuda\.so: cannot open",
+        "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH inside WSL (elsewhere the folder that ldconfig -p | "
+        "grep libcuda shows), or pip install -U bitsandbytes, which no longer loads it by this name",
+        title="bitsandbytes does not find the driver's libcuda.so",
+    ),
     of("bitsandbytes.setup")(
-        r"cuda[ _]setup:|bitsandbytes-windows",
-        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: releases from 0.44 on "
-        "have all CUDAs. python -c 'import torch; print(torch.cuda.is_available())' must print True",
+        lambda facts: "mac" not in facts.platforms and facts.holds(r"cuda[ _]setup:|bitsandbytes-windows"),
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: its releases have "
+        "libraries for CUDA 11.8 and newer. python -c 'import torch; print(torch.cuda.is_available())' must print True",
         title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),

@@ -213,7 +213,7 @@ def is_missing_file(given: str) -> bool:
 
 # A line that reports an error, and a program's own advice in it or in the lines after it.
 _ERROR_LINE = re.compile(
-    r"^.{0,200}?\b((?:\w*(?:Error|Exception|error)|ERROR|fatal|FATAL)\b.{0,40}?: ?[^\W\d_].*)$", re.MULTILINE
+    r"^(?!.*c10::).{0,200}?\b((?:\w*(?:Error|Exception|error)|ERROR|fatal|FATAL)\b.{0,40}?: ?[^\W\d_].*)$", re.MULTILINE
 )
 _OWN_ADVICE = re.compile(
     r"\b(?:(?:Please|You (?:can|may|need to|should)|Try|Use|Consider|Make sure|To (?:fix|avoid|solve))\b|pip install )"

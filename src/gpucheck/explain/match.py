@@ -402,7 +402,8 @@ _GOES_ON = re.compile(
 # Messages about a harmless condition. They are information, whatever else the paste has.
 _HARMLESS = re.compile(
     r"\b(xformers|(flash|sage) attn) is not installed!|\ballreduce is disabled\b|accepting this combination|shouldn'?t "
-    r"be a problem|userwarning: failed to initialize numpy|errno: 97\b|failed to mu?n?lock\b|\bloopback address as "
+    r"be a problem|userwarning: failed to initialize numpy|errno: 97\b|failed to mu?n?lock\b|\bmunlock failed\b|"
+    r"\bloopback address as "
     "fallback",
     re.IGNORECASE,
 )

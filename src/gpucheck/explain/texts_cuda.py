@@ -296,7 +296,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "cuda.unknown",
-        "a CUDA call failed, and the text does not name the cause",
+        "a CUDA call failed",
         r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",
         meaning="The line that names the error is missing, or gpucheck does not know that error.",
         fix="paste the whole message, including its first line; "

@@ -332,7 +332,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(EADDRINUSE|Address already in use).{0,300}(c10d|TCPStore|torchrun|MASTER_PORT|init_process_group)",
         r"errno: 98 - Address already in use|RuntimeError: Address already in use|DistNetworkError.{0,120}EADDRINUSE",
         r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
-        meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
+        meaning="Another process has it: usually an earlier run, or a second job with the same MASTER_PORT.",
         fix="use torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
         common=(r"error while attempting to bind on address",),
     ),
@@ -345,6 +345,7 @@ TEXTS: tuple[Condition, ...] = (
         r"failed|wait timeout after \d+ms, keys:|store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)|"
         r"RuntimeError: Socket Timeout|Unable to meet other processes at the rendezvous|retrieved \(gai error: -\d",
         r"The client socket has failed to connect to .{0,80}errno: 1\d\d\b",
+        r"ssh -o PasswordAuthentication=no .{1,80}hostname.{0,60}non-zero exit status 255",
         meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is wrong, or a rank died earlier.",
         fix="look at the first error of the missing ranks; run nc -vz MASTER_ADDR MASTER_PORT on each machine",
         symptom=True,
@@ -558,6 +559,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Usual cases are float16 on the CPU, float8 outside matrix products, and integers in a loss.",
         fix="on the CPU use model.float() and x.float() and no fp16 option (A1111: --no-half --precision full). If "
         "torch.cuda.is_available() is True, run it on the GPU. For a type that the GPU lacks, use bfloat16 or float32",
+        weak=(r"\bnot implemented (for|in) \W?(half|bfloat16)\b",),
     ),
     proof(
         "tensor.numpy",

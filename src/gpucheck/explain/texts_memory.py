@@ -131,7 +131,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "process.killed",
-        "the process was killed from outside (SIGKILL), usually because RAM was full",
+        "the process was killed from outside (SIGKILL)",
         r"A worker died or was killed while executing|Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|Signal 9 "
         r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|interrupted by signal 9",
         r"\bactor (is dead|died)\b|its worker process has died|(exitcode ?:|exits with return code =) ?-9\b|\bexit(ed "

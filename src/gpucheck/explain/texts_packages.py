@@ -214,7 +214,7 @@ TEXTS: tuple[Condition, ...] = (
         "devices .{0,80}supported by the bitsandbytes|No supported devices found for bitsandbytes|Could not detect "
         r"ROCm GPU architecture|bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as "
         "expected",
-        r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
+        r"\bNo module named '?(bitsandbytes|triton\.ops)\b|\bNo package metadata was found for bitsandbytes",
         meaning="This release has no library for torch's CUDA, or torch is built for the CPU or sees no GPU.",
         fix="pip install -U bitsandbytes; python -m bitsandbytes shows what it needs. python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
@@ -258,7 +258,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "vllm.start",
-        "vLLM did not start or stopped, and the text does not name the cause",
+        "vLLM did not start, or stopped",
         r"Process (EngineCore|VllmWorker)\w*: ?$|\bNo module named '?vllm(\._C|\.\w+)*|\b(hangs?|stuck) "
         r".{0,60}\btensor[-_ ]parallel|\btensor[-_ ]parallel[\w -]{0,12}[ =]\d.{0,400}\b(hangs?|hung|hanging|stuck|"
         r"freezes|freezing)\b",
@@ -276,7 +276,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "sglang.start",
-        "SGLang did not start or stopped, and the text does not name the cause",
+        "SGLang did not start, or stopped",
         r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?|Rank \d+ "
         r"scheduler (is dead|died|exited)|Initialization failed\. warmup error|sglang.{0,200}(Initialization failed|"
         "child process(es)? (died|failed|exited))|sglang.{0,200}scheduler process .{0,40}(died|exited|failed)|TP rank "
@@ -349,7 +349,7 @@ TEXTS: tuple[Condition, ...] = (
         "print(sys.executable)'). In a clone: pip install -e . Launchers start their processes in another folder",
         symptom=True,
         common=(r"ModuleNotFoundError: No module named \W?(?!torch|vllm|sglang|triton|sgl_)\w[\w.]*",),
-        follows=("import.", "cuinit.", "torch.", "dist."),
+        follows=("import.torch", "import.symbol", "import.extension", "cuinit.", "dist."),
     ),
     strong(
         "import.name",
@@ -363,7 +363,7 @@ TEXTS: tuple[Condition, ...] = (
             r"ImportError: cannot import name \W?\w+\W? from \W?(?!triton|torch)\w[\w.]*",
             r"AttributeError: module \W?(?!torch|triton|cv2)\w[\w.]*\W? has no attribute",
         ),
-        follows=("import.", "cuinit.", "torch."),
+        follows=("import.symbol", "import.extension", "import.numpy", "cuinit."),
     ),
     strong(
         "build.setuptools",
@@ -453,10 +453,10 @@ TEXTS: tuple[Condition, ...] = (
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it doesn'?t "
         r"have a source distribution or wheel|Could not find a version that satisfies the requirement (py)?(torch\w*|"
-        r"triton|bitsandbytes|detectron2|mmcv|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|"
-        r"bitsandbytes|detectron2|mmcv|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|triton|"
-        r"xformers)\b|Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b|torch\S*\.whl "
-        r"is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|"
+        r"triton|bitsandbytes|detectron2|mmcv|vllm|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|"
+        r"bitsandbytes|detectron2|mmcv|vllm|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|"
+        r"triton|xformers)\b|Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b|"
+        r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|"
         r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch|PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing "
         r"provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
@@ -554,7 +554,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     hint(
         "llamacpp.start",
-        "llama.cpp's server ended, and the text does not name the cause",
+        "llama.cpp failed, or its server ended",
         r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
         r"llama runner (was |has )?terminated|(llama|ollama) runner.{0,30}exit status \d+",
         r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR",

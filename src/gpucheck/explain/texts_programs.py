@@ -183,4 +183,21 @@ TEXTS: tuple[Condition, ...] = (
         fix="ask for more in the cloud's quota page (AWS: Running On-Demand G and VT instances; Google: "
         "GPUS_ALL_REGIONS), or try another zone or type of machine",
     ),
+    strong(
+        "memory.block",
+        "one allocation is larger than this GPU or its interface allows, although memory is free",
+        r"can NOT allocate memory block with size larger than 4 ?GB|exceeds? (the )?(device )?maxMemoryAllocationSize|"
+        r"Requested buffer size exceeds device (memory|max)",
+        meaning="Intel's Arc A and Vulkan drivers limit one block to 4 GiB.",
+        fix="use a smaller batch or picture, tiled VAE and sliced attention, or for llama.cpp a shorter context, -ub "
+        "256 or -fa. A newer driver or torch may lift the limit",
+    ),
+    hint(
+        "container.mac",
+        "Docker on a Mac gives its containers no GPU, so the program computes on the CPU",
+        meaning="Containers run in a Linux virtual machine without Metal.",
+        fix="install the program on macOS itself (Ollama's own release), and connect to it: "
+        "OLLAMA_HOST=host.docker.internal:11434 in the container",
+        weak=(r"\b(mac(book|os)?|apple|m[1-4] (max|pro|ultra))\b.{0,200}\bslow\w*.{0,40}\bdocker\b",),
+    ),
 )

@@ -30,7 +30,7 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     # A specific explanation (with numbers of the text) replaces the general meaning.
     body: list[PageBlock] = [] if first.specific or not first.meaning else [TextLine(first.meaning)]
     certainty = (
-        "a symptom: the text does not name its cause"
+        "a symptom: gpucheck finds no cause in this text"
         if first.symptom
         else text.SURE[first.certainty] + _BY_TEXT[first.certainty]
     )
