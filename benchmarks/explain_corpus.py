@@ -54,6 +54,7 @@ were read and it belongs to `tune`.
 After the first run over d six labels of it were widened, where another row's answer was read to be right as well: the
 last for instructions that the GPU of a build's target does not have, which had been called a compiler that is too old.
 A seventh, whose note says that the machine has no NVSwitch, has the row of its kind since there is one.
+So has a text of k about gres.conf.
 
 `explain-sources.tsv` is no set: it lists messages in the sources of libraries, filled in, each with the condition under
 which it is raised and its id (`-`: it explains itself). `tests/explain/test_sources.py` walks it.
