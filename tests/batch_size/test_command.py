@@ -317,7 +317,7 @@ def test_the_users_error_at_a_larger_size_is_no_answer(scenario: Scenario) -> No
         find()
     assert "after a batch of" in caught.value.what
     assert caught.value.why == "ValueError: at most 10"
-    assert caught.value.fix == "limit the search with --max-batch-size 8, or run with --debug to see the traceback"
+    assert caught.value.fix == "stay below that with --max-batch-size N, or run with --debug to see the traceback"
     assert caught.value.exit_code == 2
 
 

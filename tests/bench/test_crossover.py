@@ -128,7 +128,7 @@ def test_an_operation_in_one_sentence() -> None:
         one.message == "at 512×512 without copies 4.0× as fast (4.0× to 4.0×), with copies 2.0× as fast (2.0× to 2.0×)"
     )
     one = judged(*rows("matmul", 32, 1.0, 0.5, 4.0), ended={"matmul": "time"})["crossover.matmul"]
-    assert one.title == "matmul: GPU not faster up to 32×32 (without copies faster from 32×32)"
+    assert one.title == "matmul: GPU not clearly faster up to 32×32 (without copies faster from 32×32)"
     assert one.message.endswith("with copies 0.25× as fast (0.25× to 0.25×); larger sizes skipped: out of time")
     one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training"]
     assert "at batch 32 without copies 30× as fast (30× to 30×), with copies 24× as fast (24× to 24×)" in one.message

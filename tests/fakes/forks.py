@@ -27,7 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 LOADS_TORCH = (
     *("gpucheck.batch_size.trial", "gpucheck.program.placement", "gpucheck.bench.collective.rank", "bad_rank"),
     *("gpucheck.bench.concurrent", "gpucheck.cli.app", "gpucheck.stress.device"),
-    *("the diagnosed interpreter runs", "torch.distributed.run", "pinned.py"),
+    *("Probe torch in the diagnosed interpreter", "torch.distributed.run", "pinned.py"),
 )
 
 

@@ -272,13 +272,13 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "doctor --skip load": (
         ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
-        ("the diagnosed interpreter runs", 0),
-        ("the diagnosed interpreter runs", 1),
+        ("Probe torch in the diagnosed interpreter", 0),
+        ("Probe torch in the diagnosed interpreter", 1),
     ),
     "status": (
         ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
-        ("the diagnosed interpreter runs", 0),
+        ("Probe torch in the diagnosed interpreter", 0),
     ),
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),

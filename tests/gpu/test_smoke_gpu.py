@@ -105,7 +105,7 @@ def test_tf32_forced_from_outside_is_found() -> None:
         # Libraries are free to ignore it: then what was observed must be float32 indeed.
         assert found["evidence"]["precision_observed"] == "float32"
     else:
-        assert found["message"] == "float32 products in IEEE precision were requested, torch computes tf32"
+        assert found["message"] == "float32 products in IEEE precision were requested, but torch computes tf32"
         assert "unset NVIDIA_TF32_OVERRIDE=1" in found["fix"]
 
 

@@ -501,7 +501,7 @@ def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_reads, "ANSWER_S", 2.0)
-    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "GPU_START_S", 0.0)
     monkeypatch.setattr(driver_reads, "nvml_timeout_s", lambda: 600.0)
     fake_driver("1.power=hang\n")
     told: list[str] = []

@@ -326,6 +326,7 @@ def test_torch_is_as_before() -> None:
     with simulated(Simulation()):
         assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
         torch.cuda.synchronize()
+        torch.cuda.set_device(device=0)  # torch's name of the argument
         with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
             assert torch.cuda.current_device() == 0
     assert vars(torch.cuda) == before

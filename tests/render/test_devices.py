@@ -134,7 +134,7 @@ def test_a_card_that_hangs_stands_alone_at_the_top(
     fake_driver: Fake, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_reads, "ANSWER_S", 2.5)
-    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "GPU_START_S", 0.0)
     fake_driver(f"nvml.count=8\ncuda.order=0,1,2\nnvlinks=2\n3.{question}=hang\n")
     lines = shown(text.blocks(read_and_judged()), 100)
     assert lines[0].startswith("✗ NVML 3  not answering: NVML did not answer within")

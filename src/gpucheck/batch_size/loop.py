@@ -143,7 +143,7 @@ class SearchLoop:
         best, what, workaround = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
         if best is not None and result.outcome == "user-error":
             what += f", after {in_words(best.batch_size, self.axis)} passed"
-            workaround = f"limit the search with --max-batch-size {best.batch_size}, or "
+            workaround = "stay below that with --max-batch-size N, or "
         if self.axis is not None:  # a model may have a least resolution or a longest sequence
             workaround = f"give the valid lengths with --axis {self.axis}:LOW..HIGH, or "
         fix = f"{workaround}run with --debug to see the traceback"

@@ -309,7 +309,11 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
     outcome = next((outcome for outcome, patterns in MESSAGES.items() if has(patterns)), None)
     # A failed assertion is the target's error. Another cause that poisons the context, or a missing kernel, is not.
     if outcome is None and cause is not None and cause.id not in ("cuda.device_assert", "xpu.lost"):
-        outcome = "device-broken" if cause.poisons or cause.id == "cuda.no_kernel" else None
+        outcome = (
+            "device-broken"
+            if cause.poisons or cause.id == "cuda.no_kernel" or (cause.whose == "device" and not has(SUSPECTED))
+            else None
+        )
     return outcome or ("suspected" if has(SUSPECTED) else None)
 
 

@@ -259,7 +259,7 @@ _COLLECTIVE = ids_of(
     Id(
         "collective.not_run",
         "everything was measured",
-        "After its second failure, a collective skips its larger arrays. Under a launcher, one failure ends all.",
+        "After two failures, or one for lack of memory, a collective skips larger arrays. A launcher ends all at one.",
     ),
     Id("collective.unsupported", "the backend has the collective", "This torch or this backend does not have it."),
     Id(

@@ -221,7 +221,8 @@ KERNEL = on(
         patterns=(
             NO_ROOM,
             r"BAR\d is 0M @ 0x0",
-            r"\bBAR \d+:? .{0,40}(can't assign; no space|failed to assign|no space for)",
+            r"\bBAR [0-5]:? \[mem.{0,40}(can't assign; no space|failed to assign)",
+            r"\bBAR [0-5]: (failed to assign|no space for) \[mem",
         ),
     ),
     proof(

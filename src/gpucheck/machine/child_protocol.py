@@ -157,7 +157,7 @@ class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
 
 
 def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
-    """Return the error that a child sent with `child_stdio.raised`."""
-    error_type: type[GpucheckError] = getattr(errors, raised["kind"])
+    """Return the error that a child sent with `child_stdio.raised`. Another module's class becomes its base class."""
+    error_type: type[GpucheckError] = getattr(errors, raised["kind"], GpucheckError)
     extra = {"trace": raised["trace"]} if issubclass(error_type, errors.TargetError) else {}
     return error_type(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)

@@ -571,11 +571,11 @@ class _OnDevice(contextlib.ContextDecorator):
         CURRENT.index = self.before
 
 
-def _set_device(sim: Simulation, value: Any) -> None:
-    device = devices.device_of(value)
-    if device is not None and device.index is not None:
-        sim.use(device)
-        CURRENT.index = device.index
+def _set_device(sim: Simulation, device: Any) -> None:  # torch's name of the argument
+    chosen = devices.device_of(device)
+    if chosen is not None and chosen.index is not None:
+        sim.use(chosen)
+        CURRENT.index = chosen.index
 
 
 def _cuda_functions(sim: Simulation) -> dict[str, Any]:

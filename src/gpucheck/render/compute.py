@@ -172,7 +172,7 @@ def crossover_page(report: Report) -> Page:
     def why_not(entry: CrossoverResult) -> str:
         if entry.device_faster_from is not None:
             return ""
-        return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
+        return f"no clear gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no clear gain"
 
     def answer(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
         """Return a text such as `GPU faster from matmul 512×512; not elementwise`, by times with copies if measured."""
@@ -185,9 +185,9 @@ def crossover_page(report: Report) -> Page:
             if entry.device_faster_from is None
         )
         if not faster:
-            return Answer(device, f"GPU not faster for {slower}") if entries else None
+            return Answer(device, f"GPU not clearly faster for {slower}") if entries else None
         starts = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in faster)
-        return Answer(device, f"GPU faster from {starts}{f'; not {slower}' if slower else ''}")
+        return Answer(device, f"GPU faster from {starts}{f'; not clearly for {slower}' if slower else ''}")
 
     columns: tuple[ColumnOf[CrossoverResult], ...] = (
         text.once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),

@@ -99,7 +99,7 @@ def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype]
 
 def _override_hint() -> str | None:
     overrides = [f"{name}={os.environ[name]}" for name in judging.OVERRIDES if name in os.environ]
-    return f"unset {' and '.join(overrides)}, which overrides torch's settings" if overrides else None
+    return f"unset {' and '.join(overrides)}, to keep torch's settings" if overrides else None
 
 
 def matmul(accel: Accel) -> PassedCheck:

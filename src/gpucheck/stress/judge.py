@@ -213,7 +213,7 @@ def text_of(wrong: StressWrong) -> str:
     count = "" if wrong.elements is None else f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong"
     where = f"{count}{'' if wrong.place is None else f' at index {wrong.place}'}".strip()
     parts = "; ".join(filter(None, (where, wrong.text)))
-    return f"{wrong.result} at {units.duration(max(wrong.at_s, 1e-3))} (step {wrong.step}): {parts}"
+    return f"{wrong.result} at {units.duration(wrong.at_s) if wrong.at_s > 0 else '0 s'} (step {wrong.step}): {parts}"
 
 
 # -- slow devices ------------------------------------------------------------------------------------------------------
@@ -287,7 +287,9 @@ def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
     clocks = [point.sm_clock_hz.median for point in (points[0], points[-1]) if point.sm_clock_hz is not None]
     heat = max((point.temperature_celsius.max for point in late if point.temperature_celsius), default=None)
     parts = [_limits(held)]
-    parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
+    parts += (
+        ["clock " + " to ".join(dict.fromkeys(f"{c / 1e6:.0f}" for c in clocks)) + " MHz"] if len(clocks) == 2 else []
+    )
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     title = f"lost {units.percent(1 - ratio)} of its speed over the run ({kind})"
     evidence = {"kind": kind, "fall": 1 - ratio, "first": first, "last": first * ratio}

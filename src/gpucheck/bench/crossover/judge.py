@@ -90,7 +90,7 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     for entry in entries:
         start, speedup = entry.device_faster_from, entry.speedup
         size = largest if start is None else size_text(operation, start)
-        titles[entry.transfers] = f"not faster up to {size}" if start is None else f"faster from {size}"
+        titles[entry.transfers] = f"not clearly faster up to {size}" if start is None else f"faster from {size}"
         if speedup is not None:
             copies = "with" if entry.transfers else "without"
             interval = "no interval: too few rounds"
@@ -135,7 +135,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
             continue
         # A headline is short: `512` is 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (speedup.size, start or 0)]
-        case = f"{operation} {sides[0]}, {'no gain' if start is None else f'faster from {sides[1]}'}"
+        case = f"{operation} {sides[0]}, {'no clear gain' if start is None else f'faster from {sides[1]}'}"
         # The interval already shows the noise of the ratio, so the flags of the rows are left out.
         low, high, flags = speedup.ci_low, speedup.ci_high, () if speedup.ci_low is not None else ("few-samples",)
         lines.append(Headline(NAME, entry.device, case, speedup.ratio, "times", low, high, flags=flags))
