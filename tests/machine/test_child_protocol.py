@@ -180,9 +180,9 @@ def test_an_error_of_ours_is_raised_here(error: errors.GpucheckError) -> None:
 
 def test_an_error_class_of_another_module_becomes_its_base() -> None:
     program = "from gpucheck import errors\nclass Mine(errors.UsageError): pass\n"
-    with talking(program + "say(child_stdio.raised(Mine('too long'), ''))\nsys.stdin.read()") as failing:
-        with pytest.raises(errors.GpucheckError) as raised:
-            failing.receive(60.0)
+    program += "say(child_stdio.raised(Mine('too long'), ''))\nsys.stdin.read()"
+    with talking(program) as failing, pytest.raises(errors.GpucheckError) as raised:
+        failing.receive(60.0)
     assert str(raised.value) == "too long"
 
 
