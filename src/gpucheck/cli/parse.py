@@ -179,7 +179,7 @@ def begin(row: Command, common: Common, options: Any, *extra_options: Any) -> in
 
 def parameters(row: Command) -> list[Any]:
     """Return Typer's parameters for the options of a command, whose values are texts as typed, or None. Typer makes
-    them from a dataclass, because the arguments of its own parameter classes differ by version."""
+    them from a dataclass: its own parameter classes take other arguments in other versions of Typer."""
     declared: list[tuple[str, Any, Any]] = []
     for option in commands.parameters(row.name):
         has_variable = (row.name, option.key) != commands.OWN_LIMIT

@@ -28,7 +28,7 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 
 # The standard deviation of a normal distribution, in median absolute deviations (MAD).
 _NORMAL = 1.4826
-# Of this many fleets without slow devices, at most one may have a slow device reported, or (MAYBE) a possibly slow one.
+# At most one in this many fleets without slow devices has a device reported as slow. MAYBE: as possibly slow.
 EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
 # In simulations, the error rate of `lowest` is up to 1.5 times its level, because `lowest` tests several values.
 ERROR_RATE_FACTOR = 1.5

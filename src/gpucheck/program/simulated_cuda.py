@@ -693,7 +693,7 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a thread of the program with modes of its own: torch's modes belong to one thread."""
+        """Run a thread of the program in its own torch modes, because a torch mode applies to one thread only."""
         with kernels.autocast_here(), torch_calls, Dispatch(sim):
             function(*args, **kwargs)
 

@@ -275,7 +275,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[PageBlock]]:
     findings = tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     report = replace(report, findings=findings)
     page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
-    # The same time budget would end too soon again.
+    # The same command would run out of the same time budget.
     late = "use a longer --time-budget" if report.incomplete == LATE else ""
     again = late or (command_line(report.argv) if report.argv else "")
     parts: list[Sequence[PageBlock]] = [head(page, incomplete=report.incomplete, again=again), page.body]

@@ -67,7 +67,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Pag
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
-        # Of several rows with the same case, the last row remains: the row with the most runs.
+        # If several rows have the same case, the row with the most runs comes last and is kept.
         for row in sorted(measurements, key=lambda row: len(row.runs))
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
