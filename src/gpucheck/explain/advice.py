@@ -13,9 +13,9 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
-    of("compile.old_gpu")(
-        r"\bvllm\b",
-        "use llama.cpp, Ollama or exllamav2 on this GPU, or a newer GPU: vLLM's own kernels need 7.0 too",
+    of("compile.old_gpu", "cuda.capability")(
+        r"\bvllm\b[\s\S]*too old|compute capability below 7\.0 are not supported",
+        "use another engine on this GPU (llama.cpp, Ollama, exllamav2), or a newer GPU. No dtype or other torch helps",
         title="vLLM and its Triton need a GPU of compute capability 7.0 or newer",
     ),
     of("dist.rendezvous")(
@@ -24,70 +24,10 @@ ADVICE: tuple[Advice, ...] = (
         "PasswordAuthentication=no HOST hostname must print a name",
         title="DeepSpeed's launcher cannot log in to a host by ssh without a password",
     ),
-    of("import.torch_too_old")(
-        r"base 10: (?:dev|a0|rc)",
-        "install a stable release of torch, or let the program parse versions by packaging.version",
-        title="the program cannot read the version of a nightly torch, such as 2.8.0.dev20250412",
-    ),
-    of("nvml.unknown")(
-        r"no-cgroups ?= ?true",
-        "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml, then sudo systemctl restart docker. true "
-        "is for rootless containers only",
-        title="no-cgroups = true keeps the toolkit from allowing the devices in the container's cgroup",
-        meaning="Rootful Docker needs that permission.",
-    ),
     of("llamacpp.cpu")(
         r"ggml_vulkan: \d = |found \d+ (?:cuda|vulkan|rocm) devices",
         "add -ngl 99 (--n-gpu-layers), and look for `offloaded N/N layers to GPU` in the log",
         title="llama.cpp finds the GPU, but puts no layers on it: probably -ngl is missing",
-    ),
-    of("import.name")(
-        r"keyword argument \W?(?:gpus|auto_select|replace_sampler|distributed_b)|root_gpu|use_ddp|data_parallel_device",
-        "pip install 'pytorch-lightning<2.0' ('<1.8' for root_gpu), or write Trainer(accelerator=\"gpu\", devices=N) "
-        "and trainer.strategy.root_device",
-        title="the code is for an older release of Lightning, which has since removed this argument or attribute",
-        certainty="strong",
-    ),
-    of("import.library")(
-        r"provider type: cuda\b",
-        'write providers=["CUDAExecutionProvider"], which needs onnxruntime-gpu',
-        title="ONNX Runtime does not know a provider called cuda: the name is CUDAExecutionProvider",
-        certainty="strong",
-    ),
-    of("container.cli")(
-        r"nvidia-ctk: symbol lookup",
-        "update the host's driver, or install an older nvidia-container-toolkit. nvidia-ctk --version and nvidia-smi "
-        "show both",
-        title="nvidia-ctk is newer than the host's driver, whose NVML lacks a function",
-    ),
-    of("import.glibc")(
-        r"required by /\.singularity\.d",
-        "use an image with a glibc as new as the host's, or remove the GL lines of nvliblist.conf on the host. CUDA "
-        "alone does not need them. apptainer --nvccli passes other libraries in",
-        title="--nv brings the host's libraries into the container, and its glibc is older",
-    ),
-    of("cuinit.no_driver", "torch.no_acc")(
-        r"directml initialization failed|no module named torch_directml|--backend directml",
-        "start it with --use-directml (the older --backend directml is gone), and install torch-directml: delete the "
-        "folder venv and start again, or venv\\Scripts\\python -m pip install torch-directml",
-        title="DirectML did not start, so the program looked for an NVIDIA GPU",
-    ),
-    of("nvcc.missing")(
-        r"directory: :?/[^\n]{0,80}:/[^\n]{0,60}nvcc",
-        "export CUDA_HOME=/usr/local/cuda, one folder. Remove the line of ~/.bashrc that appends to it with a colon",
-        title="CUDA_HOME is a list of folders with colons, as only PATH may be",
-    ),
-    of("slurm.gres")(
-        r"invalid gres core specification",
-        "write the physical cores in gres.conf, without their hyperthreads: Cores=48-63, not CPUs=48-63,176-191. Or "
-        "use AutoDetect=nvml. Then restart slurmctld and slurmd",
-        title="gres.conf names processor threads where Slurm wants cores",
-    ),
-    of("slurm.gres")(
-        r"can.?t stat gres\.conf file",
-        "run nvidia-smi on the node. If it fails, install or load the driver; sudo nvidia-modprobe -c 0 -u before "
-        "slurmd starts creates the files. Without a GPU, remove the node's line from gres.conf",
-        title="gres.conf names a device file that the node does not have: the driver is not loaded, or no GPU is there",
     ),
     of("crash.segfault")(
         r"segmentation fault[^\n]{0,20}nvidia-smi",
@@ -95,40 +35,17 @@ ADVICE: tuple[Advice, ...] = (
         "itself: python -c 'import torch; print(torch.zeros(1, device=\"cuda\"))' may work all the same",
         title="nvidia-smi crashed: inside WSL usually a fault of the Windows driver's release",
     ),
-    of("torch.no_acc", "cuinit.100", "cuinit.999")(
-        r"\blxc\b|\bproxmox\b",
-        "pass the device files to the container: dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm, "
-        "dev3: /dev/nvidia-uvm-tools in /etc/pve/lxc/ID.conf, then restart it. Its driver libraries must be of the "
-        "host's version",
-        title="the LXC container probably lacks the GPU's device files",
-    ),
     of("dist.sharded")(
         r"torch\.size\(\[0\]\) from checkpoint",
         "python zero_to_fp32.py CHECKPOINT_FOLDER OUTPUT rebuilds the weights (DeepSpeed puts the script beside them). "
         "For the next run set stage3_gather_16bit_weights_on_model_save: true",
         title="the checkpoint has empty weights: it was saved under ZeRO-3 without gathering them",
     ),
-    of("import.dll")(
-        r"\bshm\.dll",
-        "install torch 2.3.1 or newer, or pip install mkl: the wheel of 2.3.0 for Windows lacks MKL's DLLs",
-        title="shm.dll of torch 2.3.0 does not find MKL's DLLs",
-        certainty="strong",
-    ),
     of("cuda.no_kernel", "hip.arch")(
         r"\A(?=[\s\S]*(?:amdgpu|gpu)_targets)[\s\S]*hsa_override_gfx_version=(?:1[01]|9)\.",
         "build for the GPU that HSA_OVERRIDE_GFX_VERSION names: 10.3.0 is AMDGPU_TARGETS=gfx1030, 11.0.0 gfx1100. Or "
         "build for the GPU's own number (rocminfo | grep gfx) and unset the override",
         title="the program was built for another AMD GPU than HSA_OVERRIDE_GFX_VERSION names",
-    ),
-    of("cuda.capability")(
-        r"compute capability below 7\.0 are not supported",
-        "use another engine on this GPU: llama.cpp, exllamav2 or transformers. No dtype or other torch helps",
-        title="vLLM needs a GPU of compute capability 7.0 or newer",
-    ),
-    of("nccl.missing")(
-        lambda facts: "windows" in facts.platforms,
-        "call init_process_group('gloo'), or choose the program's option for gloo. With NCCL, run it inside WSL",
-        title="torch for Windows has no NCCL",
     ),
     of("hip.arch")(
         r"\A(?=[\s\S]*gpu arch : gfx(?:103[56]|110[34]|90c))[\s\S]*\b(?:rx ?)?[679]\d[05]0(?: ?xt\w*)?\b",
@@ -154,7 +71,6 @@ ADVICE: tuple[Advice, ...] = (
         "model)",
         title="the server's port is taken by another process",
     ),
-    of("import.torch")(r"\bpip3? install (?!(?:-\S+ )*torch)", becomes="build.isolation"),
     of("oom.other", "oom.cuda")(
         r"\bvllm\b[\s\S]*\b(?:multi-?process\w*|second|two|both)\b",
         "start one engine for all requests, or give each a share: gpu_memory_utilization=0.4 for two on one GPU",
@@ -167,22 +83,10 @@ ADVICE: tuple[Advice, ...] = (
         'attn_implementation="eager", or torch.backends.cuda.enable_mem_efficient_sdp(False)',
         title="the memory-efficient attention kernel lacks this data type on this GPU: usually bfloat16 before Ampere",
     ),
-    of("torch.no_acc")(
-        lambda facts: "mac" in facts.platforms and facts.holds("webui"),
-        "start it with webui.sh, whose settings for macOS have --skip-torch-cuda-test --no-half. It then uses MPS on "
-        "Apple silicon; export COMMANDLINE_ARGS with both if they are missing",
-        title="a Mac has no CUDA, so the web UI has to skip its test for CUDA",
-    ),
     of("llamacpp.start")(
         r"layers\.offload=0\b[^\n]*memory\.required\.kv=\"?(?:[3-9]|\d\d+)\.\d gib",
         "set a shorter context (num_ctx, OLLAMA_CONTEXT_LENGTH=8192) and OLLAMA_NUM_PARALLEL=1, which multiplies it",
         title="the context's cache (memory.required.kv) is larger than the GPU's free memory",
-    ),
-    of("nvcc.old")(
-        r"cuda_fp8\.h\b",
-        "install the toolkit of torch's CUDA (11.8 or newer has this header), export CUDA_HOME=FOLDER, and put its bin "
-        "first in PATH: nvcc --version shows which is used. Then rm -r ~/.cache/flashinfer",
-        title="the CUDA toolkit in use is older than 11.8, which brought the header cuda_fp8.h",
     ),
     of("oom.host")(
         r"requires more system memory",
@@ -190,44 +94,6 @@ ADVICE: tuple[Advice, ...] = (
         "smaller quantisation or model; ollama ps shows what it takes",
         title="the model with this context needs more RAM than is free (Ollama)",
         certainty="strong",
-    ),
-    of("cuinit.too_old")(
-        r"\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
-        "write runtimeClassName: nvidia into the pod, and resources.limits nvidia.com/gpu: 1. kubectl exec POD -- "
-        "nvidia-smi must work; else the host's driver is older than the image's CUDA",
-        title="the pod has no driver: probably it runs without the nvidia runtime (or the host's driver is too old)",
-    ),
-    of("cuinit.100", "torch.no_acc", "torch.sees_none")(
-        r"cuda_visible_devices\W{1,4}all\b",
-        "unset CUDA_VISIBLE_DEVICES, or set numbers (0,1). Only NVIDIA_VISIBLE_DEVICES takes the word all",
-        title="CUDA_VISIBLE_DEVICES=all hides every GPU: the variable takes numbers or UUIDs",
-        certainty="strong",
-    ),
-    of("cuinit.802")(
-        r"fabric ?manager[^\n]{0,80}version [\d.]+ don",
-        "install the fabric manager of exactly the driver's version (sudo apt-get install "
-        "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
-        title="the fabric manager does not start: its version is not the driver's",
-    ),
-    of("cuinit.804")(
-        r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
-        "reboot. If it stays, compare cat /proc/driver/nvidia/version with nvidia-smi, and remove folders called "
-        "compat from LD_LIBRARY_PATH",
-        title="the driver was updated, and its old kernel module probably still runs",
-    ),
-    of("cuinit.804")(
-        "container",
-        "update the host's driver, or use an image with an older CUDA than nvidia-smi shows on the host (NVIDIA's "
-        "images: -e NVIDIA_DISABLE_REQUIRE=1 does not help)",
-        title="the host's driver is older than the image's CUDA, and only data-centre GPUs can use the image's own "
-        "libcuda",
-    ),
-    of("hip.none", "tensor.not_implemented")(
-        r"\bzluda\b",
-        "install AMD's newest driver and the HIP SDK for Windows, put its folder bin in PATH, delete the folder "
-        ".zluda, and install the program again with its ZLUDA option, not DirectML. Older GPUs also need rocBLAS's "
-        "library files",
-        title="ZLUDA did not start: it finds no HIP SDK, or no AMD GPU that the SDK supports",
     ),
     of("llamacpp.cpu", "torch.no_acc")(
         r"\A(?=[\s\S]*\bpodman)[\s\S]*(?:driver|graphics card)[^\n]{0,60}\bupdat|\A(?=[\s\S]*\bpodman)[\s\S]*updat\w*"
@@ -240,13 +106,6 @@ ADVICE: tuple[Advice, ...] = (
         "--list-devices must list the GPU: else build with -DGGML_CUDA=ON",
         title="llama.cpp probably computes on the CPU: the command names no layers for the GPU (-ngl)",
     ),
-    of("compile.missing")(
-        r"no module named triton\.\w",
-        "pip install -U triton (Windows: triton-windows), at the release that this torch requires (pip show torch), or "
-        "another release of the package that imports it",
-        title="the installed Triton lacks a module that a package imports: their releases do not fit",
-    ),
-    of("kernel.build")(r"\bsecure ?boot\b", becomes="kernel.key_rejected"),
     of("dist.world_size")(
         r"num_processes: 1\b[\s\S]{0,200}num_machines: [2-9]",
         "set num_processes to the number of GPUs of all machines together (accelerate config, or --num_processes)",
@@ -258,12 +117,6 @@ ADVICE: tuple[Advice, ...] = (
         'map_location="cpu"). Or show each process its own GPU alone: CUDA_VISIBLE_DEVICES',
         title="processes hold memory on a second GPU beside their own",
     ),
-    of("slurm.gres")(
-        r"--gpu-bind",
-        "leave out --gpu-bind, so that each task sees all GPUs of the job, or use --gpu-bind=per_task:1 and device 0 "
-        "in each task",
-        title="Slurm's --gpu-bind shows each task only the GPUs near its cores",
-    ),
     of("dist.port")(
         r"--local_rank[= ]0\b",
         'read int(os.environ["LOCAL_RANK"]) in the program, and leave out --local_rank 0: with it each process starts '
@@ -274,19 +127,6 @@ ADVICE: tuple[Advice, ...] = (
         r"#sbatch|\bsrun\b|--gres=",
         "ask Slurm for the GPUs that the program uses: --gres=gpu:N with N = --ntasks-per-node = the Trainer's devices",
         title="the program wants more GPUs than Slurm gave the job",
-    ),
-    of("hip.none")(
-        r"not supported in kfd",
-        "use the processor, or another GPU: sudo dmesg | grep kfd names the unsupported one. ROCm's list of supported "
-        "GPUs is at rocm.docs.amd.com; PyTorch's wheels need one of them",
-        title="the kernel's compute driver (amdkfd) does not support this AMD GPU",
-        certainty="proof",
-    ),
-    of("kernel.build")(
-        r"dkms\.conf does not exist",
-        "sudo rm -r /var/lib/dkms/nvidia/OLD_VERSION removes the driver that is no longer installed. Then run sudo "
-        "dkms autoinstall; dkms status must list the installed version for uname -r",
-        title="DKMS stops at the remains of an older NVIDIA driver, and builds no module",
     ),
     of("tensor.device_mismatch")(
         r"gather function not implemented for cpu",
@@ -313,34 +153,18 @@ ADVICE: tuple[Advice, ...] = (
         "smaller quantisation, or a smaller cache (-fa -ctk q8_0 -ctv q8_0); nvidia-smi shows other programs",
         title="GPU memory does not hold the model with this context",
     ),
-    of("bitsandbytes.setup")(
-        r"windowspath|[a-z]:\\[^\n]{0,200}libbitsandbytes_\w+\.so",
-        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes (Windows since 0.43)",
-        title="this release of bitsandbytes is built for Linux, not for Windows",
-    ),
     of("compile.ptxas")(
         r"ptxas was searched in",
         "conda install -c nvidia cuda-nvcc, and set TRITON_PTXAS_PATH to its bin/ptxas; or install a newer torch, "
         "whose Triton brings its own",
         title="Triton finds no ptxas, the assembler of the CUDA toolkit",
     ),
-    of("import.symbol", "import.library")(
-        r"libc10\.so: cannot open",
-        "write import torch above the import of that package, which loads libc10. If it still fails, build the package "
-        "for this torch: pip install --force-reinstall --no-deps --no-build-isolation FOLDER_OF_ITS_SOURCES",
-        title="an extension of torch was imported before torch, or was built for another torch",
-    ),
-    of("import.dll", "import.symbol")(
-        r"\bprocedure could not be found|winerror 127|找不到指定的程序",
-        "install torch again in a new environment, with the newest patch release of Python (3.6.0 and 3.7.0 are too "
-        "old for wheels), and no other torch in PATH",
-        title="a DLL, or Python itself, is of another version than the package expects",
-    ),
     of("oom.cuda", "oom.other")(
-        r"\b(?:resum|continu)\w*[^\n.]{0,40}\bcheckpoint|checkpoint (?:is|was) loaded",
+        r"\b(?:resum|continu)\w*[^\n.]{0,40}\bcheckpoint|checkpoint (?:is|was) loaded|torch\.load\(|"
+        r"in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
         'call torch.load(path, map_location="cpu"), and del the loaded dictionary after load_state_dict. Else a second '
         "copy stays on the GPU, and that of every rank on GPU 0",
-        title="GPU memory is full after a checkpoint was loaded, which probably still lies on the GPU",
+        title="GPU memory is full at or after the load of a checkpoint, of which probably a second copy lies there",
     ),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
@@ -353,11 +177,6 @@ ADVICE: tuple[Advice, ...] = (
         r"\b\w*gan\b|discriminator|output 0 of (?:as_?strided|t)backward|\[\d+, \d+, (\d), \1\]\W{1,3}is at version",
         "call loss.backward() of all losses before the first optimizer.step(). In a GAN call opt_D.step(), then "
         "compute the generator's loss from a new D(fake), with fake.detach() in D's own loss. Old torch is silent",
-    ),
-    of("oom.cuda")(
-        r"torch\.load\(|in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
-        'torch.load(path, map_location="cpu"), load_state_dict, then del. Else the GPU that saved it holds a copy',
-        title="GPU memory is full while a checkpoint is loaded",
     ),
     of("cublas.invalid")(
         r"cublas(?:gemm|[sdh]gemm|lt)",

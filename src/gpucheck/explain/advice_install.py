@@ -7,6 +7,171 @@ from gpucheck.explain.facts import Advice, of
 from gpucheck.explain.steps import find_version, install_torch
 
 ADVICE: tuple[Advice, ...] = (
+    of("import.torch_too_old")(
+        r"base 10: (?:dev|a0|rc)",
+        "install a stable release of torch, or let the program parse versions by packaging.version",
+        title="the program cannot read the version of a nightly torch, such as 2.8.0.dev20250412",
+    ),
+    of("nvml.unknown")(
+        r"no-cgroups ?= ?true",
+        "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml, then sudo systemctl restart docker. true "
+        "is for rootless containers only",
+        title="no-cgroups = true keeps the toolkit from allowing the devices in the container's cgroup",
+        meaning="Rootful Docker needs that permission.",
+    ),
+    of("import.name")(
+        r"keyword argument \W?(?:gpus|auto_select|replace_sampler|distributed_b)|root_gpu|use_ddp|data_parallel_device",
+        "pip install 'pytorch-lightning<2.0' ('<1.8' for root_gpu), or write Trainer(accelerator=\"gpu\", devices=N) "
+        "and trainer.strategy.root_device",
+        title="the code is for an older release of Lightning, which has since removed this argument or attribute",
+        certainty="strong",
+    ),
+    of("import.library")(
+        r"provider type: cuda\b",
+        'write providers=["CUDAExecutionProvider"], which needs onnxruntime-gpu',
+        title="ONNX Runtime does not know a provider called cuda: the name is CUDAExecutionProvider",
+        certainty="strong",
+    ),
+    of("container.cli")(
+        r"nvidia-ctk: symbol lookup",
+        "update the host's driver, or install an older nvidia-container-toolkit. nvidia-ctk --version and nvidia-smi "
+        "show both",
+        title="nvidia-ctk is newer than the host's driver, whose NVML lacks a function",
+    ),
+    of("import.glibc")(
+        r"required by /\.singularity\.d",
+        "use an image with a glibc as new as the host's, or remove the GL lines of nvliblist.conf on the host. CUDA "
+        "alone does not need them. apptainer --nvccli passes other libraries in",
+        title="--nv brings the host's libraries into the container, and its glibc is older",
+    ),
+    of("cuinit.no_driver", "torch.no_acc")(
+        r"directml initialization failed|no module named torch_directml|--backend directml",
+        "start it with --use-directml (the older --backend directml is gone), and install torch-directml: delete the "
+        "folder venv and start again, or venv\\Scripts\\python -m pip install torch-directml",
+        title="DirectML did not start, so the program looked for an NVIDIA GPU",
+    ),
+    of("nvcc.missing")(
+        r"directory: :?/[^\n]{0,80}:/[^\n]{0,60}nvcc",
+        "export CUDA_HOME=/usr/local/cuda, one folder. Remove the line of ~/.bashrc that appends to it with a colon",
+        title="CUDA_HOME is a list of folders with colons, as only PATH may be",
+    ),
+    of("slurm.gres")(
+        r"invalid gres core specification",
+        "write the physical cores in gres.conf, without their hyperthreads: Cores=48-63, not CPUs=48-63,176-191. Or "
+        "use AutoDetect=nvml. Then restart slurmctld and slurmd",
+        title="gres.conf names processor threads where Slurm wants cores",
+    ),
+    of("slurm.gres")(
+        r"can.?t stat gres\.conf file",
+        "run nvidia-smi on the node. If it fails, install or load the driver; sudo nvidia-modprobe -c 0 -u before "
+        "slurmd starts creates the files. Without a GPU, remove the node's line from gres.conf",
+        title="gres.conf names a device file that the node does not have: the driver is not loaded, or no GPU is there",
+    ),
+    of("torch.no_acc", "cuinit.100", "cuinit.999")(
+        r"\blxc\b|\bproxmox\b",
+        "pass the device files to the container: dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: /dev/nvidia-uvm, "
+        "dev3: /dev/nvidia-uvm-tools in /etc/pve/lxc/ID.conf, then restart it. Its driver libraries must be of the "
+        "host's version",
+        title="the LXC container probably lacks the GPU's device files",
+    ),
+    of("import.dll")(
+        r"\bshm\.dll",
+        "install torch 2.3.1 or newer, or pip install mkl: the wheel of 2.3.0 for Windows lacks MKL's DLLs",
+        title="shm.dll of torch 2.3.0 does not find MKL's DLLs",
+        certainty="strong",
+    ),
+    of("nccl.missing")(
+        lambda facts: "windows" in facts.platforms,
+        "call init_process_group('gloo'), or choose the program's option for gloo. With NCCL, run it inside WSL",
+        title="torch for Windows has no NCCL",
+    ),
+    of("import.torch")(r"\bpip3? install (?!(?:-\S+ )*torch)", becomes="build.isolation"),
+    of("torch.no_acc")(
+        lambda facts: "mac" in facts.platforms and facts.holds("webui"),
+        "start it with webui.sh, whose settings for macOS have --skip-torch-cuda-test --no-half. It then uses MPS on "
+        "Apple silicon; export COMMANDLINE_ARGS with both if they are missing",
+        title="a Mac has no CUDA, so the web UI has to skip its test for CUDA",
+    ),
+    of("nvcc.old")(
+        r"cuda_fp8\.h\b",
+        "install the toolkit of torch's CUDA (11.8 or newer has this header), export CUDA_HOME=FOLDER, and put its bin "
+        "first in PATH: nvcc --version shows which is used. Then rm -r ~/.cache/flashinfer",
+        title="the CUDA toolkit in use is older than 11.8, which brought the header cuda_fp8.h",
+    ),
+    of("cuinit.too_old")(
+        r"\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
+        "write runtimeClassName: nvidia into the pod, and resources.limits nvidia.com/gpu: 1. kubectl exec POD -- "
+        "nvidia-smi must work; else the host's driver is older than the image's CUDA",
+        title="the pod has no driver: probably it runs without the nvidia runtime (or the host's driver is too old)",
+    ),
+    of("cuinit.100", "torch.no_acc", "torch.sees_none")(
+        r"cuda_visible_devices\W{1,4}all\b",
+        "unset CUDA_VISIBLE_DEVICES, or set numbers (0,1). Only NVIDIA_VISIBLE_DEVICES takes the word all",
+        title="CUDA_VISIBLE_DEVICES=all hides every GPU: the variable takes numbers or UUIDs",
+        certainty="strong",
+    ),
+    of("cuinit.802")(
+        r"fabric ?manager[^\n]{0,80}version [\d.]+ don",
+        "install the fabric manager of exactly the driver's version (sudo apt-get install "
+        "nvidia-fabricmanager-BRANCH=VERSION; nvidia-smi shows it), then sudo systemctl restart nvidia-fabricmanager",
+        title="the fabric manager does not start: its version is not the driver's",
+    ),
+    of("cuinit.804")(
+        r"(?:updat|upgrad)\w*[^.\n]{0,60}\bdriver|\bdriver[^.\n]{0,40}\b(?:updat|upgrad)",
+        "reboot. If it stays, compare cat /proc/driver/nvidia/version with nvidia-smi, and remove folders called "
+        "compat from LD_LIBRARY_PATH",
+        title="the driver was updated, and its old kernel module probably still runs",
+    ),
+    of("hip.none", "tensor.not_implemented")(
+        r"\bzluda\b",
+        "install AMD's newest driver and the HIP SDK for Windows, put its folder bin in PATH, delete the folder "
+        ".zluda, and install the program again with its ZLUDA option, not DirectML. Older GPUs also need rocBLAS's "
+        "library files",
+        title="ZLUDA did not start: it finds no HIP SDK, or no AMD GPU that the SDK supports",
+    ),
+    of("compile.missing")(
+        r"no module named triton\.\w",
+        "pip install -U triton (Windows: triton-windows), at the release that this torch requires (pip show torch), or "
+        "another release of the package that imports it",
+        title="the installed Triton lacks a module that a package imports: their releases do not fit",
+    ),
+    of("kernel.build")(r"\bsecure ?boot\b", becomes="kernel.key_rejected"),
+    of("slurm.gres")(
+        r"--gpu-bind",
+        "leave out --gpu-bind, so that each task sees all GPUs of the job, or use --gpu-bind=per_task:1 and device 0 "
+        "in each task",
+        title="Slurm's --gpu-bind shows each task only the GPUs near its cores",
+    ),
+    of("hip.none")(
+        r"not supported in kfd",
+        "use the processor, or another GPU: sudo dmesg | grep kfd names the unsupported one. ROCm's list of supported "
+        "GPUs is at rocm.docs.amd.com; PyTorch's wheels need one of them",
+        title="the kernel's compute driver (amdkfd) does not support this AMD GPU",
+        certainty="proof",
+    ),
+    of("kernel.build")(
+        r"dkms\.conf does not exist",
+        "sudo rm -r /var/lib/dkms/nvidia/OLD_VERSION removes the driver that is no longer installed. Then run sudo "
+        "dkms autoinstall; dkms status must list the installed version for uname -r",
+        title="DKMS stops at the remains of an older NVIDIA driver, and builds no module",
+    ),
+    of("bitsandbytes.setup")(
+        r"windowspath|[a-z]:\\[^\n]{0,200}libbitsandbytes_\w+\.so",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes (Windows since 0.43)",
+        title="this release of bitsandbytes is built for Linux, not for Windows",
+    ),
+    of("import.symbol", "import.library")(
+        r"libc10\.so: cannot open",
+        "write import torch above the import of that package, which loads libc10. If it still fails, build the package "
+        "for this torch: pip install --force-reinstall --no-deps --no-build-isolation FOLDER_OF_ITS_SOURCES",
+        title="an extension of torch was imported before torch, or was built for another torch",
+    ),
+    of("import.dll", "import.symbol")(
+        r"\bprocedure could not be found|winerror 127|找不到指定的程序",
+        "install torch again in a new environment, with the newest patch release of Python (3.6.0 and 3.7.0 are too "
+        "old for wheels), and no other torch in PATH",
+        title="a DLL, or Python itself, is of another version than the package expects",
+    ),
     of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
         r"\blxc\b",
         "install the host's driver version in the container without its module (NVIDIA-Linux-x86_64-VERSION.run "
