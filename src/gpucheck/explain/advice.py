@@ -129,6 +129,12 @@ ADVICE: tuple[Advice, ...] = (
         title="the program wants more GPUs than Slurm gave the job",
     ),
     of("tensor.device_mismatch")(
+        r"module must have its parameters and buffers on device",
+        "call model.to('cuda:0') before the wrapper, with 0 the first of device_ids. If the model is wrapped already, "
+        "take model.module. Or use DistributedDataParallel",
+        title="DataParallel got a model that is not on its first GPU",
+    ),
+    of("tensor.device_mismatch")(
         r"gather function not implemented for cpu",
         "return GPU tensors from forward(), and call .cpu() outside the wrapper; or use DistributedDataParallel",
         title="the model inside DataParallel returns a CPU tensor",
@@ -349,7 +355,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.illegal")(
         r"(?:other than|except|besides|not)(?: on| the)? (?:gpu|device|cuda)(?: device)?[ :]?0\b|any gpu except 0\b|"
-        r"\b(?:works?|runs?|fine|ok)\b[^.\n]{0,30}\b(?:on |with )(?:device |gpu ?|cuda:?)0\b[^\n]{0,40}\bfail",
+        r"\b(?:works?|runs?|run \w+|fine|ok)\b[^.\n]{0,30}\b(?:on |with )(?:device |gpu ?|cuda:?)0\b[^\n]{0,60}\b"
+        r"(?:fail|error|crash|gpu ?1|cuda:1)",
         "set CUDA_VISIBLE_DEVICES=N before the command, which makes that GPU number 0 of the program (llama.cpp: "
         "--main-gpu N if others stay visible). An extension's own code needs at::cuda::CUDAGuard(x.device())",
         title="a kernel accessed memory outside its own: probably it runs on GPU 0 with another GPU's tensors",

@@ -7,6 +7,17 @@ from gpucheck.explain.facts import Advice, of
 from gpucheck.explain.steps import find_version, install_torch
 
 ADVICE: tuple[Advice, ...] = (
+    of("import.name", "import.module")(
+        r"\bmmcv\.(?:parallel|runner|utils|engine|ops\.\w+_ext)\b|\bmmcv import config\b",
+        "pip uninstall -y mmcv, then pip install -U openmim and mim install 'mmcv-full<2' (the release that the "
+        "program names, such as mmcv==1.7.2). Or use the program's release for mmcv 2 and mmengine",
+        title="the program is for mmcv 1, and mmcv 2 is installed, which moved these modules to mmengine",
+    ),
+    of("import.torch_too_old")(
+        "allow_fp16_accumulation",
+        "install torch 2.7 or newer, also torchvision and torchaudio, or leave out fp16_fast and update the node",
+        title="a program sets allow_fp16_accumulation, which torch has only since 2.7",
+    ),
     of("import.torch_too_old")(
         r"base 10: (?:dev|a0|rc)",
         "install a stable release of torch, or let the program parse versions by packaging.version",
@@ -369,8 +380,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvml.permission")(
         r"\A(?=[\s\S]*nvml: insuff)[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|\brhel\b|rocky)",
-        "start the container with --security-opt label=disable (Compose security_opt: [label=disable]), or allow it "
-        "for all: sudo setsebool -P container_use_devices on. sudo ausearch -m avc -ts recent shows what was refused",
+        "run ls -ln /dev/nvidia* on the host. If not all may read and write (crw-rw-rw-), give the container's user "
+        "the number of their group: --group-add NUMBER (Compose group_add), or --user 0. With SELinux use "
+        "--security-opt label=disable (sudo ausearch -m avc -ts recent shows what was refused)",
         title="the container's user may not open the GPU's device files, or SELinux denies it",
     ),
     of("container.cli")(

@@ -752,6 +752,13 @@ _READINGS: tuple[Reading, ...] = (
         "install a newer CUDA toolkit, because this one supports no current compiler",
     ),
     Reading(
+        "nvcc.old",
+        r"We need GCC (?P<needed_gcc>\d+)",
+        "torch's headers need gcc {needed_gcc} or newer",
+        "sudo apt-get install g++-{needed_gcc} (RHEL gcc-toolset-{needed_gcc}, conda gxx={needed_gcc}), then "
+        "CC=gcc-{needed_gcc} CXX=g++-{needed_gcc} before the build",
+    ),
+    Reading(
         "cudnn.version",
         (
             r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "

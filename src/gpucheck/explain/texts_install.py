@@ -425,7 +425,7 @@ TEXTS: tuple[Condition, ...] = (
         r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
         "configured host compiler",
         r"namespace \W?cooperative_groups\W? has no member",
-        r"cuda_fp8\.h\b",
+        r"cuda_fp8\.h\b|too old version of GCC",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "
         "newer (CXX=g++-11). If the package sets -std=c++14 itself, update it, or write c++17 in its setup.py",

@@ -149,7 +149,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "curand.failed",
         "a cuRAND call failed",
-        r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)|curand(Create|Generate|Set)\w+.{0,20} failed",
+        r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)|curand(Create|Generate|Set)\w+(.{0,20} failed| error:? \d{3})",
         meaning="Memory is full, an earlier kernel failed, or the library is older than the GPU.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
@@ -518,7 +518,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Expected out tensor to have device|Expected \w+\.device == \S+, got|indices should be either on .{1,12}or "
         r"on the same device as the indexed tensor",
         r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
-        r"is on \w+(:\d)?, different from other tensors on",
+        r"is on \w+(:\d)?, different from other tensors on|\.is_cuda\(\) INTERNAL ASSERT FAILED",
+        r"tensors are located on different GPUs",
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO
         + ". Make new tensors with torch.zeros(…, device=x.device) (Lightning: self.device), or self.register_buffer",
@@ -583,7 +584,7 @@ TEXTS: tuple[Condition, ...] = (
         "an operation does not exist on this device",
         r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
         r"Not compiled with (GPU|CUDA) support|implementation for device \w+(:\d)? not found",
-        r"is not implemented on (CPU|GPU|CUDA)\b",
+        r"is not implemented on (CPU|GPU|CUDA)\b|aten::\w+\W? is only available for these backends",
         meaning="An extension was built for the CPU only, or the package has CUDA code and torch has none.",
         fix="reinstall the package that the operation's name begins with, at the version for this torch (torchvision: "
         "pip list | grep -i torch, both with or both without +cu…). For aten:: operations, use x.cpu() or .to_dense()",

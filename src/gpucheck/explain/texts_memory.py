@@ -243,7 +243,10 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A tensor in a list, a sum of losses or an attribute keeps the whole graph that produced it.",
         fix="in training, add up loss.item() and keep x.detach().cpu(); in inference, call the model under "
         "torch.inference_mode(). print(torch.cuda.memory_allocated()) after each step shows the growth",
-        common=(r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",),
+        common=(
+            r"memory\b.{0,30}\b(is|keeps?) (increas|grow)ing until .{0,20}(OOM|oom|out of)",
+            r"\b(gpu|memory) usage (is )?(keep|keeps|keeping|continues|continuously)( to| on)? (grow|increas)",
+        ),
         weak=(
             r"\b(rising|growth|increase|leak\w*) (of|in) (the )?(gpu|cuda|vram)( memory)?\b",
             r"\b((gpu|cuda|video) ?(memory|mem|ram)|vram)\b[^.]{0,60}(\b(increas|grow|creep|climb|accumulat|fill)\w*"

@@ -401,6 +401,7 @@ TEXTS: tuple[Condition, ...] = (
         r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
         r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
         r"\bnvml\w*.{0,60}: Not Supported\b",
+        r"(invalid literal for int.{0,20}|convert string to float): \W{0,2}(N/A\b|Not Supp)",
         meaning="Not every GPU and driver has every counter. The program may also have called NVML before nvmlInit, "
         "after nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
         fix="catch pynvml.NVMLError around that call, or skip the value (for memory on an integrated GPU use "
