@@ -320,6 +320,18 @@ def test_unknown_is_no_finding(torch_calls: TorchCalls) -> None:
         x + torch.ones(3)
 
 
+@pytest.mark.parametrize("owner", [torch.cuda, torch.cuda.memory], ids=["cuda", "memory"])
+def test_the_functions_of_memory_take_a_device_by_name(torch_calls: TorchCalls, owner: Any) -> None:
+    x = torch.ones(2**20, device="cuda")
+    assert owner.memory_allocated(device=0) == owner.max_memory_allocated(device="cuda:0") == x.nbytes
+    assert owner.memory_stats(device=0)["allocated_bytes.all.peak"] == x.nbytes
+    free, total = owner.mem_get_info(device=torch.device("cuda"))
+    assert total - free == x.nbytes
+    owner.reset_peak_memory_stats(device=0)
+    owner.empty_cache()
+    assert torch.cuda.get_rng_state(device=0).device.type == "cpu"
+
+
 def test_torch_is_as_before() -> None:
     before = dict(vars(torch.cuda))
     generator, setter = torch.Generator, nn.Module.__setattr__

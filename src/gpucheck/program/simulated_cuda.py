@@ -526,6 +526,11 @@ def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
+def _of_any_device(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a function that ignores its arguments, usually a device, and calls `answer`."""
+    return lambda *args, **kwargs: answer()
+
+
 class _Stream(contextlib.AbstractContextManager[Any]):
     """A stream of a simulated device. Its work is always complete."""
 
@@ -584,13 +589,14 @@ def _cuda_functions(sim: Simulation) -> dict[str, Any]:
     properties = types.SimpleNamespace(name=gpu.name, major=major, minor=minor, uuid=None, warp_size=32)
     properties.multi_processor_count, properties.total_memory = gpu.multiprocessors, gpu.readable_bytes
     silent = (
-        *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
+        *("synchronize", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),
-        *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_set_stream_by_id"),
+        *("set_per_process_memory_fraction", "_set_stream_by_id"),
     )
     answers = {
         **dict.fromkeys(silent, _constant(None)),
-        **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
+        **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed", "memory_usage"), _constant(0)),
+        **dict.fromkeys(("temperature", "power_draw", "clock_rate", "device_memory_used"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
         **_memory_functions(sim.placements.memory, gpu.readable_bytes),
         "is_initialized": lambda: sim.used_by is not None,
@@ -603,7 +609,7 @@ def _cuda_functions(sim: Simulation) -> dict[str, Any]:
         "get_device_capability": _constant(gpu.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
-        "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
+        "get_rng_state": _of_any_device(lambda: _state_of_cuda(torch.get_rng_state())),
         "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
         "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(sim.count or 1)),
         "Event": _Event,
@@ -626,12 +632,13 @@ def _cuda_functions(sim: Simulation) -> dict[str, Any]:
 
 def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
     """Return the functions of `torch.cuda` that report the counted memory."""
-    current, peak = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
+    current = _of_any_device(lambda: memory.allocated)
+    peak = _of_any_device(lambda: memory.peak_since_reset)
 
-    def reset(*args: Any) -> None:
+    def reset() -> None:
         memory.peak_since_reset = memory.allocated
 
-    def stats(*args: Any) -> dict[str, int]:
+    def stats() -> dict[str, int]:
         kinds = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
         sizes = {"current": memory.allocated, "peak": memory.peak_since_reset}
         values = {f"{kind}.all.{when}": size for kind in kinds for when, size in sizes.items()}
@@ -640,15 +647,21 @@ def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
     return {
         **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), current),
         **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), peak),
-        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
-        "mem_get_info": lambda *args: (max(total - memory.allocated, 0), total),
-        "memory_stats": stats,
-        "memory_summary": _constant(""),
+        **dict.fromkeys(
+            ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), _of_any_device(reset)
+        ),
+        **dict.fromkeys(
+            ("mem_get_info", "get_memory_info"), _of_any_device(lambda: (max(total - memory.allocated, 0), total))
+        ),
+        **dict.fromkeys(("empty_cache", "reset_accumulated_memory_stats"), _constant(None)),
+        "memory_stats": _of_any_device(stats),
+        **dict.fromkeys(("memory_summary", "list_gpu_processes"), _constant("")),
     }
 
 
 def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
     sim, clear = torch_calls.sim, torch.clear_autocast_cache
+    of_memory = _memory_functions(sim.placements.memory, sim.gpu.readable_bytes)
     of_accelerators = {
         "is_available": _constant(True),
         "device_count": _constant(sim.count or 1),
@@ -666,6 +679,11 @@ def _patches(torch_calls: TorchCalls) -> list[tuple[Any, str, Any]]:
 
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions(sim).items()),
+        *(
+            (owner, name, value)
+            for owner in (torch.cuda.memory, torch.accelerator)
+            for name, value in of_memory.items()
+        ),
         *((torch.accelerator, name, value) for name, value in of_accelerators.items()),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
