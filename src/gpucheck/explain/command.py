@@ -26,6 +26,7 @@ from gpucheck.explain import (
     texts_start,
     texts_training,
 )
+from gpucheck.explain.facts import read as read_facts
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.steps import filled, of_server, room, stated, step, untried
 from gpucheck.explain.text import named
@@ -241,19 +242,29 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     matches = tuple(_answer(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
     emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, matches)))
     if not matches:
-        is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
-        more = "" if is_whole else "; paste the whole traceback"
-        error, advice = own_words(pasted)
-        message = f"it contains no known error{more}" + (f"; its last error is `{error}`" if error else "")
-        known = {"texts": len(TEXTS) + len(OF_CONDITIONS), **({"last_error": error} if error else {})}
-        then = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
-        then = f"the text itself advises: {advice}; else {then}" if advice else then
-        emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)))
+        emit(Judged(_unknown(pasted)))
     for match in matches[:1]:
         evidence = {"text": match.id}
         evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}
         meaning = ". ".join(filter(None, (match.says, match.meaning)))
         emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
+
+
+def _unknown(pasted: str) -> Finding:
+    """Return the finding for a text without a known error: the program's own last error, and who raised it."""
+    error, advice = own_words(pasted)
+    known = {"texts": len(TEXTS) + len(OF_CONDITIONS), **({"last_error": error} if error else {})}
+    then = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
+    if not error:
+        is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
+        message = "it contains no known error" + ("" if is_whole else "; paste the whole traceback")
+        return Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)
+    packages = read_facts(pasted, pasted.lower()).packages
+    raised = packages[-1] if packages and packages[-1] != "torch" else ""
+    own = f"the text itself advises: {advice}" if advice else ""
+    own = own or (f"search the issues of {raised} for these words, and try another release of it" if raised else "")
+    message = f"the last error of the text{f', raised in {raised}' if raised else ''}; gpucheck does not know it"
+    return Finding("explain.unknown", "inconclusive", error, message, known, f"{own}; else {then}" if own else then)
 
 
 def _answer(match: Match) -> TextMatch:
