@@ -228,7 +228,7 @@ def test_beside_an_error_that_is_not_known_it_is_a_guess() -> None:
     known = text("a.text", "no room", certainty="proof")
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
     (match,) = find(f"there is no room\n{traceback}KeyError: 'loss'", [known])
-    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known, `KeyError: 'loss'`")
     (match,) = find(f"{traceback}ValueError: there is no room", [known])
     assert (match.certainty, match.doubt) == ("proof", "")
     (match,) = find(f"{traceback}ValueError: it happened:\nthere is no room", [known])
@@ -272,9 +272,9 @@ def test_a_line_of_a_log_below_an_error_is_no_part_of_its_message() -> None:
     known = text("a.text", "no room", certainty="proof")
     error = FRAME.format(error="KeyError: 'loss'")
     (match,) = find(f"{error}2026-11-20 10:00:00 WARNING pool: no room", [known])
-    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known, `KeyError: 'loss'`")
     (match,) = find(f"ERROR ValueError: it happened:\nERROR no room\n{error}", [known])
-    assert match.doubt == "the paste has an error that is not known", "of a later traceback"
+    assert match.doubt.startswith("the paste has an error that is not known"), "of a later traceback"
     (match,) = find("E1120 10:00:00.123 7 a.py:3] ValueError: so\nE1120 10:00:01.456 7 a.py:3] no room", [known])
     assert (match.certainty, match.doubt) == ("proof", ""), "each line of a message with its own time"
 
@@ -283,7 +283,7 @@ def test_an_error_after_which_the_program_went_on_to_another_is_a_guess() -> Non
     known = text("a.text", "no room", certainty="proof")
     first = FRAME.format(error="ValueError: no room")
     (match,) = find(first + "retrying\n" + FRAME.format(error="KeyError: 'loss'"), [known])
-    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known, `KeyError: 'loss'`")
     for passed_on in (
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
         "ConnectionResetError: [Errno 104] Connection reset by peer",

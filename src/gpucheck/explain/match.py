@@ -725,8 +725,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         line for line in unknown if (line.group > place.line.group or is_logged) and not _PASSED_ON.search(line.text)
     ]
     is_unknown = is_all or later or (unknown and first.text.symptom)
+    shown = (later or [*unknown])[-1].text[:100] if is_unknown else ""
     doubts = {
-        "the paste has an error that is not known": is_unknown,
+        f"the paste has an error that is not known, `{shown}`": is_unknown,
         "the paste has other causes too": others,
         "it is in a line of source code": place.line.kind == "frame",
         "the program says it goes on after it": _goes_on(place.line),
