@@ -268,8 +268,9 @@ ADVICE: tuple[Advice, ...] = (
         title="gloo's processes do not reach each other: probably the wrong network interface",
     ),
     of("dist.rendezvous")(
-        r"gai error: -\d",
-        "set MASTER_ADDR (--master-addr, --rdzv-endpoint) to an IP address, or a name that getent hosts NAME knows",
+        r"gai error: -\d|host not found: ",
+        "set MASTER_ADDR (--master-addr, --rdzv-endpoint) to an IP address, or a name that getent hosts NAME knows. "
+        "Slurm: MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1) outside any container",
         title="this machine does not know the name of the rendezvous host",
     ),
     of("dist.port")(

@@ -30,6 +30,77 @@ ADVICE: tuple[Advice, ...] = (
         title="no-cgroups = true keeps the toolkit from allowing the devices in the container's cgroup",
         meaning="Rootful Docker needs that permission.",
     ),
+    of("nvml.wsl")(
+        r"\b(?:docker|podman|containerd?)\b",
+        "if nvidia-smi works inside WSL itself, set no-cgroups = false in /etc/nvidia-container-runtime/config.toml "
+        "and sudo systemctl restart docker. Else update NVIDIA's driver in Windows, then wsl --update, wsl --shutdown",
+        title="the container inside WSL may not use the GPU: probably no-cgroups = true, else Windows's driver",
+    ),
+    of("nvml.wsl")(
+        r"\btcc +\||\btcc (?:mode|driver)",
+        "nvidia-smi -i 0 -dm 0 (WDDM; -dm 2 is MCDM) as administrator in Windows, restart it, and wsl --update",
+        title="Windows runs the GPU in TCC mode, and WSL sees only GPUs in WDDM or MCDM mode",
+    ),
+    of("cuinit.", "torch.no_acc", "torch.sees_none", "nvml.", "import.libcuda")(
+        r"\b(?:us(?:e|ing)|on|in|with|have|running) wsl ?1\b(?! ?(?:and|or|/)|\.)|\w +(?:running|stopped) +1\b",
+        "wsl --set-version DISTRIBUTION 2 in Windows (wsl -l -v lists them). Then update NVIDIA's driver in Windows, "
+        "and install none inside WSL: nvidia-smi must work there",
+        title="WSL 1 has no GPU: CUDA needs WSL 2",
+    ),
+    of("cuinit.", "nvml.", "torch.no_acc", "import.libcuda", "kernel.")(
+        r"vgpu-kvm",
+        "in the guest, sudo nvidia-uninstall, then install the guest's driver of the same vGPU release "
+        "(NVIDIA-Linux-…-grid.run) with a license token: NVIDIA-Linux-…-vgpu-kvm.run is for the host only",
+        title="the host's vGPU manager (vgpu-kvm) is probably installed in the guest, and brings no CUDA",
+    ),
+    of("cuinit.too_old")(
+        r"valid field to query",
+        "update the driver (470 and older lack compute_cap; a snap or image may hold an old nvidia-smi), or give the "
+        "build its number: CUDA_COMPUTE_CAP=86 (candle), CMAKE_CUDA_ARCHITECTURES=86, TORCH_CUDA_ARCH_LIST=8.6",
+        title="nvidia-smi is too old: it does not know the field compute_cap, which a build queries",
+    ),
+    of("torch.no_acc", "torch.sees_none", "cuinit.100", "cuinit.no_driver", "import.libcuda")(
+        r"\bnix(?:os|pkgs|gl)?\b(?!-)|/nix/store",
+        "export LD_LIBRARY_PATH=/run/opengl-driver/lib on NixOS (hardware.graphics.enable = true), /usr/lib/wsl/lib "
+        "inside WSL; elsewhere use nixGL. torch must have CUDA (config.cudaSupport = true, or torch-bin)",
+        title="Nix's Python probably does not find the driver's libcuda, which lies outside the Nix store",
+    ),
+    of("nvml.not_loaded")(
+        r"unattended-upgr",
+        "sudo apt-get install linux-headers-$(uname -r), reinstall one driver (sudo ubuntu-drivers install; a .run "
+        "file: sudo nvidia-uninstall first), reboot. sudo apt-mark hold 'nvidia-*' 'libnvidia-*' keeps it",
+        title="the driver's module is not loaded: probably an automatic upgrade replaced parts of the driver",
+    ),
+    of("nvml.not_loaded", "kernel.wrong_module")(
+        r"prime-select (?:intel|igpu)|insert \W?off\b|alias nvidia\w* off",
+        "sudo prime-select on-demand (or nvidia), and reboot. If `alias nvidia off` stays in a file of /etc/modprobe.d "
+        "or /lib/modprobe.d, remove it, then sudo update-initramfs -u",
+        title="the NVIDIA driver is switched off (prime-select intel, or a file of modprobe.d)",
+    ),
+    of("kernel.rm_init", "nvml.no_devices")(
+        r"not supported by (?:the )?open|required gpu\W+(?:nvrm: )?system processor",
+        "install the closed kernel module (nvidia-driver-580 or nvidia-dkms-580 without -open; a .run file: "
+        "--kernel-module-type=proprietary), and reboot. 580 is the last branch for a GPU before Turing",
+        title="this GPU is older than Turing, and the open kernel module does not support it",
+    ),
+    of("container.no_runtime")(
+        r"runtime ?handler|no runtime for",
+        "sudo nvidia-ctk runtime configure --runtime=containerd (or crio) on the node, and restart that runtime. k3s, "
+        "rke2: install nvidia-container-toolkit and restart k3s, without --docker, which knows no runtimeClass",
+        title="the node's container runtime has no handler called nvidia",
+    ),
+    of("hip.none")(
+        r"rejects atomics",
+        "put the card into a slot that is wired to the processor, without a riser or chipset between (lspci -tv), and "
+        "update the firmware. Else use a newer card, which may not need them",
+        title="the PCIe path to this AMD GPU has no atomic operations, so the kernel's compute driver skips it",
+    ),
+    of("dist.mpi")(
+        r"\bsrun|--mpi=|\bpyxis|enroot",
+        "srun --mpi=pmix PROGRAM, without mpirun in it (a container has no ssh to other nodes). If it does not "
+        "start, --mpi=pmi2 (srun --mpi=list), or install Slurm's PMIx plugin. torch needs no MPI: srun torchrun …",
+        title="Slurm's and the program's MPI do not fit, or mpirun runs inside srun",
+    ),
     of("import.name")(
         r"keyword argument \W?(?:gpus|auto_select|replace_sampler|distributed_b)|root_gpu|use_ddp|data_parallel_device",
         "pip install 'pytorch-lightning<2.0' ('<1.8' for root_gpu), or write Trainer(accelerator=\"gpu\", devices=N) "
@@ -110,7 +181,7 @@ ADVICE: tuple[Advice, ...] = (
         title="the CUDA toolkit in use is older than 11.8, which brought the header cuda_fp8.h",
     ),
     of("cuinit.too_old")(
-        r"\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
+        r"\A(?![\s\S]*driver ?>=)[\s\S]*\b(?:microk8s|kubernetes|k8s|crashloopbackoff|pod)\b",
         "write runtimeClassName: nvidia into the pod, and resources.limits nvidia.com/gpu: 1. kubectl exec POD -- "
         "nvidia-smi must work; else the host's driver is older than the image's CUDA",
         title="the pod has no driver: probably it runs without the nvidia runtime (or the host's driver is too old)",
@@ -183,8 +254,8 @@ ADVICE: tuple[Advice, ...] = (
         "old for wheels), and no other torch in PATH",
         title="a DLL, or Python itself, is of another version than the package expects",
     ),
-    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library")(
-        r"\blxc\b",
+    of("nvml.not_loaded", "nvml.mismatch", "nvml.no_library", "container.cli")(
+        r"\A(?![\s\S]*(?:cgroup|requirement err))[\s\S]*\blxc\b",
         "install the host's driver version in the container without its module (NVIDIA-Linux-x86_64-VERSION.run "
         "--no-kernel-module), and pass its devices (Proxmox dev0: /dev/nvidia0, dev1: /dev/nvidiactl, dev2: …-uvm)",
         title="the LXC container lacks the host's driver version, or its devices",
@@ -337,7 +408,7 @@ ADVICE: tuple[Advice, ...] = (
         title="this Ollama has only its CPU package",
     ),
     of("kernel.build")(
-        r"headers for kernel|kernel source tree|linux-headers\S* package",
+        r"headers for kernel|kernel source tree|linux-headers\S* package|kernel headers for module|/autoconf\.h: no",
         "sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel-$(uname -r), Arch linux-headers of that "
         "kernel, Proxmox proxmox-headers-$(uname -r)), then sudo dkms autoinstall and reboot",
         title="the kernel's headers, which the driver's module needs, are not installed",
@@ -349,7 +420,7 @@ ADVICE: tuple[Advice, ...] = (
         title="another gcc than the system's built the kernel",
     ),
     of("kernel.build")(
-        r"nvidia\S{0,20}[/-]\d{3}\b|driver.{0,20}\b\d{3}\.\d",
+        r"nvidia\S{0,20}[/-]\d{3}\b|driver.{0,20}\b\d{3}\b",
         "install a newer driver: the newest branch for the GPU, -open from RTX 20 on. 580 is the last for GTX 9xx, "
         "10xx and V100; 470 for Kepler needs an older kernel (Arch linux-lts). Until then boot the previous kernel",
         title="this driver is probably older than the kernel, whose interface has changed",
@@ -379,14 +450,17 @@ ADVICE: tuple[Advice, ...] = (
         title="this system is older than torch's wheels ask for (or uv remembers an older glibc)",
     ),
     of("nvml.permission")(
-        r"\A(?=[\s\S]*nvml: insuff)[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|\brhel\b|rocky)",
+        r"\A(?=[\s\S]*(?:nvml: insuff|selinux))[\s\S]*(?:selinux|getenforce|podman|docker|container|\bfedora\b|"
+        r"\brhel\b|rocky)",
         "run ls -ln /dev/nvidia* on the host. If not all may read and write (crw-rw-rw-), give the container's user "
         "the number of their group: --group-add NUMBER (Compose group_add), or --user 0. With SELinux use "
         "--security-opt label=disable (sudo ausearch -m avc -ts recent shows what was refused)",
         title="the container's user may not open the GPU's device files, or SELinux denies it",
     ),
-    of("container.cli")(
-        r"(?:after|each|every)\b[^.\n]{0,24}\b(?:re)?boot|(?:until|must) (?:i )?run \W{0,4}nvidia-smi|custom device",
+    of("container.cli", "cuinit.999")(
+        r"(?:after|each|every)\b[^.\n]{0,24}\b(?:re)?boot|(?:until|must) (?:i )?run \W{0,4}nvidia-smi|custom device|"
+        r"/dev/nvidia-uvm\b.{0,30}(?:missing|exist|no such|not )|"
+        r"(?:dont|didnt|no|not) (?:have|find|see) .{0,8}/dev/nvidia-uvm",
         "sudo nvidia-modprobe -c 0 -u on the host creates /dev/nvidia0 and /dev/nvidia-uvm. For each boot, sudo "
         "systemctl enable --now nvidia-persistenced, and put that command into a unit before docker.service",
         title="the GPU's device files do not exist on the host until a program creates them",
@@ -463,10 +537,11 @@ ADVICE: tuple[Advice, ...] = (
         r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
         "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, and reboot",
     ),
-    of("kubernetes.plugin", "container.no_runtime")(
+    of("kubernetes.plugin", "container.no_runtime", "nvml.no_library")(
         r"\bk3s\b|\brke2\b",
         "install nvidia-container-toolkit on the node and sudo systemctl restart k3s (k3s-agent, rke2-server), which "
         "finds NVIDIA's runtime. Then set runtimeClassName: nvidia for the plugin's pods and those with a GPU",
+        title="the pod probably runs without NVIDIA's runtime, which k3s and rke2 do not use by default",
     ),
     of("xpu.none")(
         r"lib(?:ur_loader|sycl|ze_loader|mkl_sycl\w*)\.so",

@@ -301,7 +301,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
-    of("import.li", "compile.", "import.dll")(r"import cupy|cupy failed|cupy is not|cupy[._/\\]", becomes="cupy.setup"),
+    of("import.libr", "compile.", "import.dll")(r"import cupy|cupy (?:fail|is not)|cupy[._/\\]", becomes="cupy.setup"),
     of("import.library")(
         r"libnvvm cannot be found|numba[\s\S]*\bnvvm",
         "pip install 'numba-cuda[cu12]' (a driver of CUDA 13: cu13), or conda install -c conda-forge cuda-nvcc "
@@ -647,7 +647,7 @@ ADVICE: tuple[Advice, ...] = (
         'Center; older ones: OpenVINO). For other GPUs use device "cuda" or "mps"',
         title="this torch is built without XPU, which Intel's GPUs need",
     ),
-    of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
+    of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no", "import.libcuda")(
         "colab",
         "choose a GPU (T4) in Runtime, Change runtime type. Then run again, with CUDA_VISIBLE_DEVICES unset or 0. If "
         "none can be chosen, the day's quota is used up",
@@ -691,11 +691,13 @@ ADVICE: tuple[Advice, ...] = (
         "for libcudss: sudo apt-get install cudss; for libcusparseLt: sudo apt-get install libcusparselt0. For others: "
         "sudo apt-get install nvidia-jetpack, and add /usr/local/cuda/lib64 to LD_LIBRARY_PATH (.so.10 is of JetPack "
         "4, CUDA 10.2). In a container use docker run --runtime nvidia with an image of the host's JetPack",
+        title="a library of this Jetson's CUDA is not installed, or image or package are for another JetPack",
     ),
     of("container.no_runtime", "container.cli", "container.cdi")(
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
-        "choose the WSL 2 engine of Docker Desktop (Settings, General), which brings the toolkit, update NVIDIA's "
-        "driver in Windows, wsl --update, then docker run --gpus all …. On Linux docker context use default",
+        "update Docker Desktop (if it began with an update: the release before), choose its WSL 2 engine (Settings, "
+        "General), which brings the toolkit, update NVIDIA's driver in Windows, wsl --update, then docker run --gpus "
+        "all …. On Linux docker context use default",
     ),
     of("attention.kernel", "xformers.setup")(_operators(f"{_NOT_BUILT}|{_TOO_OLD}"), becomes="xformers.setup"),
     of("xformers.setup")(_operators(f"{_ON_CPU}|{_SHAPE}"), becomes="attention.kernel"),
@@ -792,10 +794,12 @@ ADVICE: tuple[Advice, ...] = (
         "sudo usermod -aG video,render $USER. A container needs docker run --runtime nvidia and its JetPack's image",
         title="this Jetson's GPU is not visible: usually torch is not NVIDIA's wheel for the JetPack",
     ),
-    of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
+    of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "import.libcuda")(
         "kubernetes",
         "set resources.limits to nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia if the cluster has it. "
-        "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
+        "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any. GKE mounts the driver "
+        "(/usr/local/nvidia) only for that resource, once its driver installer is done: create the pod again",
+        title="the pod probably got no GPU: it does not request nvidia.com/gpu, or the driver was not ready",
     ),
     of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "nvml.not_loaded", "nvml.no_devices")(
         r"\bsrun\b|\bslurmstepd\b|\bslurm_|\bsbatch\b",

@@ -157,7 +157,7 @@ _NAMED = {
     r"\bflwr\b",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
-    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
+    "kubernetes": r"\bkubectl\b|\b(?:kubernetes|gke|kubelet)\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "jetson": r"[+.]nv2\d\.\d\d\b|"
     r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b|capabilit[^\n(]{0,40}\b(?:5\.3|7\.2|8\.7)\b",
     "cluster": r"\bhpc\b|\bslurm|\bsbatch\b|\bmodule load\b|\bloading th\w+ modules\b|\blogin node\b",
@@ -201,7 +201,7 @@ _NAMED = {
     # Programs with a user interface, whose users do not change the code.
     "ui": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga|kohya_ss[/\\]|onetrainer",
     "colab": r"\A(?![\s\S]*\b(?:works?|working|fine|runs?|ran|ok)\b[^.\n]{0,40}\bcoll?ab)[\s\S]*"
-    r"(?:(?<![\w./])/content/|google\.colab|\bcoll?ab\b)",
+    r"(?:(?<![\w./])/content/|google\.colab|\bcoll?ab\b|//localhost:8080/#\) in)",
     "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh|\bload forge\b",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
@@ -217,7 +217,7 @@ _NAMED = {
     r"launch)|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|"
     r"tritonserver|\blmdeploy\b",
     "function": r"invalid device function(?! at \S*(?:conda-bld/pytorch|/thc/))",  # torch's own files
-    "kernels": r"running sage|(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
+    "kernels": r"running sage|(?:\w+_kernels?|flashinfer|flash_attn|xformers|mamba_ssm|causal_conv1d|gsplat|mmcv|"
     r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|"

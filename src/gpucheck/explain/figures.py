@@ -570,9 +570,9 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"cgroup|device (rules|filter)|BPF_",
         "the toolkit could not add the GPU to the container's cgroup",
-        "update nvidia-container-toolkit. If docker is rootless or nested, set no-cgroups = true in "
-        "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
-        "--output=/etc/cdi/nvidia.yaml",
+        "set no-cgroups = true in /etc/nvidia-container-runtime/config.toml if docker is rootless or runs in an "
+        "unprivileged LXC container, or use CDI: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml. Else "
+        "update nvidia-container-toolkit",
     ),
     (
         r"unsatisfied condition: ?(?:(?P<condition>(?:brand|arch)\w* ?[<>=!]+ ?[\w.]+)|brand|arch)",
@@ -583,7 +583,8 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"(?:unsatisfied condition|unsupported CUDA version)"
         r"(?:: ?(?P<condition>(?:driver )?[\w.]+ ?[<>=!]+ ?(?:image )?[\w.]+))?",
         "the image requires more than the host's driver has ({condition|see the message})",
-        "update the host's driver, or use an image of an older CUDA. NVIDIA_DISABLE_REQUIRE=1 skips the check",
+        "update the host's driver, or use an image of an older CUDA (on a rented machine choose a host with a newer "
+        "driver; RunPod: filter by CUDA version). NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
         r"driver not loaded|NVML.{0,20}not loaded",
@@ -603,7 +604,8 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"ldcache|ldconfig",
         "ldconfig did not run inside the container",
-        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "….real") in /etc/nvidia-container-runtime/config.toml',
+        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "….real") in /etc/nvidia-container-runtime/config.toml. If '
+        "pivot_root fails (a RAM disk as root: Unraid), use nvidia-container-toolkit 1.17.9 or one after 1.18.0",
     ),
     (
         r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
@@ -613,10 +615,10 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         "/etc/nvidia-container-runtime/config.toml may deny access",
     ),
     (
-        r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
-        "the toolkit finds no NVIDIA driver where this Docker runs",
-        "run nvidia-smi on the host. If it fails, install the driver. If it works, docker context use default, because "
-        "the Docker of Desktop or of snap does not see the driver",
+        r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any (nv|nvidia) \w+|no such device",
+        "no NVIDIA driver is found where the container is started",
+        "run nvidia-smi there. If it fails, install the driver, or request a GPU for the job or virtual machine. Else "
+        "use the host's own Docker: docker context use default (Docker Desktop), or docker-ce in place of the snap's",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",

@@ -381,14 +381,15 @@ TEXTS: tuple[Condition, ...] = (
         r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
         r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
-        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|ZLUDA failed to initialize|ROCm: no agent "
-        r"was",
+        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|PCI rejects atomics|ZLUDA failed to "
+        r"initialize|ROCm: no agent was",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
         r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "
         "the container did not get the files, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. For a "
-        "container use --device /dev/kfd --device /dev/dri --group-add video --group-add render, or the groups' IDs",
+        "container use --device /dev/kfd --device /dev/dri --group-add video --group-add render, or the groups' IDs "
+        "(rootless podman, which shows them as nogroup: --group-add keep-groups alone)",
     ),
     strong(
         "hip.fault",

@@ -110,6 +110,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
         r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
+        r"\bmissing libcuda\.so",
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="There is no driver, or the container lacks the capability compute.",
         fix="install NVIDIA's driver. A container needs --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -491,7 +492,7 @@ TEXTS: tuple[Condition, ...] = (
         "failed|rm_init_adapter failed|nvidia: probe of [0-9a-f:.]+ failed with error|NVRM: .{0,40}(Cannot attach gpu|"
         "GPU initialization failed)|NVRM: .{0,60}(probe routine failed|Failed to copy vbios)|NVRM: "
         r".{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail|NVRM: None of the NVIDIA devices were initialized|"
-        r"NVRM: Open nvidia\.ko is only ready for use on",
+        r"NVRM: Open nvidia\.ko is only ready for use on|is not supported by open .{0,10}nvidia\.ko",
         meaning="The GPU exists but did not start: firmware, Above 4G decoding, power, or the wrong kernel module.",
         fix="sudo dmesg | grep -i nvrm shows the lines before it. For a Blackwell GPU install the open kernel module "
         "(nvidia-open); for a large GPU turn on Above 4G decoding. Then power-cycle and reseat the GPU",

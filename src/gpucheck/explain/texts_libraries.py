@@ -343,7 +343,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(timed out|failed to connect to any)|Timed out initializing process group in store based barrier|"
         r"RendezvousConnectionError|RendezvousClosedError|RendezvousStateError|The connection to the C10d store has "
         r"failed|wait timeout after \d+ms, keys:|store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)|"
-        r"RuntimeError: Socket Timeout|Unable to meet other processes at the rendezvous|retrieved \(gai error: -\d",
+        r"RuntimeError: Socket Timeout|ValueError: host not found: |Unable to meet other processes at the rendezvous|"
+        r"retrieved \(gai error: -\d",
         r"The client socket has failed to connect to .{0,80}errno: 1\d\d\b",
         r"ssh -o PasswordAuthentication=no .{1,80}hostname.{0,60}non-zero exit status 255",
         meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is wrong, or a rank died earlier.",

@@ -119,6 +119,7 @@ TEXTS: tuple[Condition, ...] = (
         r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure|"
         r"exceeds the memory usage threshold of .{0,40}Ray killed|killed due to the node running low on memory",
         r"\A.{0,40}\bOOMKilled\b.{0,40}\Z",
+        r"\bsrun: error: .{0,60}\btasks? [\d,-]+: Out Of Memory",
         meaning="The OOM killer or the container's limit ended it with SIGKILL (9 or 137): RAM, not GPU memory.",
         fix="use fewer DataLoader workers or a smaller prefetch_factor, load weights once per machine (mmap, "
         "low_cpu_mem_usage), or raise the container's or job's limit (docker --memory, Kubernetes limits.memory, Slurm "

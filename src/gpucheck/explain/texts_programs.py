@@ -39,7 +39,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="spaCy and others use the GPU through CuPy. Its wheel is for one major version of CUDA.",
         fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
         "nvidia-smi shows), which brings CUDA's libraries. python -c 'import cupy; cupy.zeros(1)' shows the real error",
-        follows=("cuinit.", "oom."),
+        follows=("cuinit.", "oom.", "import.libcuda"),
     ),
     strong(
         "crash.illegal",

@@ -62,20 +62,20 @@ TEXTS: tuple[Condition, ...] = (
         *_code(46),
         meaning="The GPU's compute mode allows one process or none, or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode, nvidia-smi the processes. sudo nvidia-smi -i INDEX -c 0 allows "
-        "several. If the mode is Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
+        "several. In exclusive mode each rank must call torch.cuda.set_device(local_rank) first. If the mode is "
+        "Default: nvidia-smi -q | grep -i license (vGPU), sudo dmesg | grep -i -e nvrm -e xid, then a reset or reboot",
         follows=("nvml.reset", "xid.", "kernel.nvrm"),
     ),
     strong(
         "cuinit.100",
         "CUDA finds no GPU",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
-        r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
+        r"no NVIDIA GPU device is present|ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on",
         *_code(100),
         *_code(38),
         r"TensorRT backend supports only GPU device|No visible GPU is found|because no GPU is detected",
         r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
         r"(found|available|detected)",
-        r"ggml_cuda_init: failed to initialize CUDA: no CUDA-cap|any available GPU on the",
         meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, or the container or driver has no GPU.",
         fix="run nvidia-smi -L where the program runs. If it lists the GPU, unset CUDA_VISIBLE_DEVICES. If not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
@@ -97,12 +97,12 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuinit.too_old",
         "the driver is older than the program's CUDA",
-        r"NVIDIA driver on your system is too old \(found version|driver (version )?(is )?too old.{0,40}CUDA|CUDA "
-        r"driver version is insufficient for CUDA runtime version|Driver does not support the required nvenc|forward "
-        r"compatibility was attempted on .{0,60}insufficient|your nvidia driver is too old|API call is not supported "
-        r"in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)|"
-        r"libcuda\S{0,40}undefined symbol: cu\w+|driver >= ?\d{3}[\d.]* required|symbol lookup for cuCtxCreate_v\d "
-        r"failed",
+        r"NVIDIA driver on your system is too old|compute_cap is not a valid field to query|driver "
+        r"(version )?(is )?too old.{0,40}CUDA|CUDA driver version is insufficient for CUDA runtime version|Driver does "
+        r"not support the required nvenc|forward compatibility was attempted on .{0,60}insufficient|your nvidia driver "
+        r"is too old|API call is not supported in the installed CUDA driver|requires? .{0,20}driver .{0,12}(>=|or "
+        r"newer|or later).{0,40}(cuda|nvidia)|libcuda\S{0,40}undefined symbol: cu\w+|driver >= ?\d{3}[\d.]* required|"
+        r"symbol lookup for cuCtxCreate_v\d failed",
         r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         *_code(35),
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without a "
@@ -177,16 +177,18 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "cuinit.mps",
-        "the MPS daemon does not accept this process",
+        "the MPS daemon does not accept this process, or hangs after a client was killed",
         r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+|remote procedural call between the MPS server and the MPS client failed",
         r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
         r"Receive command failed, assuming client exit|MPS client failed to connect to the MPS control daemon",
         r"MPS server is not ready to accept new MPS client requests|MPS client has been terminated",
         r"hardware resources required to (create MPS client|support device connections) have been exhausted",
+        r"\b(CUDA MPS|MPS (server|daemon|client))\b.{0,160}\b(hang|hangs|hung|stuck|freezes?)\b",
         *_code(805),
         *_code(807),
         meaning="The daemon of CUDA_MPS_PIPE_DIRECTORY does not run, is another user's, or accepts no more clients.",
-        fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY. gpucheck doctor shows the cause",
+        fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY (gpucheck doctor). If it hangs: echo "
+        "quit | nvidia-cuda-mps-control, end its clients and nvidia-cuda-mps-server, and start it again",
         common=(r"\bError (80[5-9]|810)\b",),
     ),
     hint(
@@ -197,6 +199,8 @@ TEXTS: tuple[Condition, ...] = (
         *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
+        r"/dev/nvidia-uvm\b.{0,30}\b(missing|not (exist|found|present)|n'?t exist|no such)|(\bno|n'?t) (have|find|see) "
+        r".{0,8}/dev/nvidia-uvm",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or forbidden, the memory "
         "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES changed after CUDA had started.",
         fix="ls -l /dev/nvidia-uvm shows whether it exists. If not, sudo nvidia-modprobe -c 0 -u. After a suspend, "
@@ -325,6 +329,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="use sudo for a command that changes a setting or a MIG instance. If reading fails, ls -l /dev/nvidia* "
         "must show crw-rw-rw-; in a cluster's job request a GPU (--gres=gpu:1)",
         common=(r"ERROR_NO_PERMISSION",),
+        weak=(r"\bSELinux\b.{0,200}\b(nvidia|gpus?)\b.{0,60}\b(fail|den[iy]|block)|\bavc: denied\b.{0,99}nvidia",),
     ),
     strong(
         "nvml.not_loaded",
@@ -346,6 +351,7 @@ TEXTS: tuple[Condition, ...] = (
         r"libnvidia-ml\.so[.\d]* not found|(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
         r"couldn'?t find libnvidia-ml\.so|libnvidia-ml\.so[.\d]*: cannot open shared object file",
         r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
+        r"\bnot (finding|find|loading|load|locate) (the )?NVML\b",
         r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
         r"'?nvidia-smi'? is not recognized as|nvidia-smi.{0,4}: executable file not found",
         meaning="libnvidia-ml.so.1 or nvidia-smi is missing: no driver, or no capability utility in the container.",
@@ -511,7 +517,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvml.wsl",
         "Windows does not let WSL use the GPU",
-        r"GPU access blocked by the operating system",
+        r"GPU access (is |was )?blocked (by the operating system|in(side)? WSL)",
         meaning="Windows's driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides Windows's.",
         fix="update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
     ),
@@ -524,12 +530,12 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "container.no_runtime",
-        "docker cannot pass GPUs to containers",
+        "docker cannot pass GPUs to containers: NVIDIA's toolkit is missing or not configured",
         r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)|unknown flag: "
         r"--gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found|"
         r"nvidia-container-runtime(-hook)?: (command )?not found|unknown (or invalid runtime name:|runtime "
         r"specified) nvidia|exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured|"
-        r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
+        r"nvidia-container-(toolkit|runtime-hook)\W.{0,40}(not installed|not found|No such file)",
         r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
         fix="install nvidia-container-toolkit on the host; sudo nvidia-ctk runtime configure --runtime=docker && sudo "
@@ -553,9 +559,10 @@ TEXTS: tuple[Condition, ...] = (
         r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
         r"nvidia-container-cli(\.real)?\W*: .{0,40}error|unsatisfied condition: (cuda|driver|brand)",
         r"unsupported CUDA version: driver [\d.]+ < image|error (executing|running) hook .{0,60}nvidia-container",
-        r"Could not find any nv files on this host|adding custom device \W{0,4}/dev/nvidia",
+        r"Could not find any (nv|NVIDIA) (files|libraries|binaries) on this host|adding custom device "
+        r"\W{0,4}/dev/nvidia",
         r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ )?(docker|"
-        r"podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
+        r"podman|containers?).{0,120}(nvidia-container|container-?toolkit)|Error updating ldcache",
         meaning="The message names the cause: driver, device, cgroup, or a CUDA that only the image has.",
         fix="run nvidia-smi on the host, which must work first. Then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
@@ -583,7 +590,8 @@ TEXTS: tuple[Condition, ...] = (
         r"device)|The kernel module failed to load.{0,200}nvidia|/dkms/nvidia/.{0,60}dkms\.conf does not exist",
         r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)|\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|"
         r"error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error|dkms (build|install) .{0,20}\bnvidia\S* "
-        r"-k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia",
+        r"-k \S+ exited|Error \d\W{0,3}/var/lib/dkms/nvidia|\*\*\* \[\S*: /var/lib/dkms/nvidia|\bkernel\b.{0,40}"
+        r"\b(break|broke)\w* .{0,12}\b(dkms|nvidia)\b.{0,40}\b(dkms|driver|nvidia)\b",
         meaning="The kernel is too new for the driver, its headers are missing, or another compiler built it.",
         fix="tail -n 40 of the named make.log shows the error. Install a newer driver, or boot the previous kernel",
         common=(

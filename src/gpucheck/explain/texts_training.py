@@ -127,9 +127,10 @@ TEXTS: tuple[Condition, ...] = (
         "--mpi=list shows the kinds), or mpirun of the MPI that the program was built with",
         common=(
             r"MPI_ERRORS_ARE_FATAL|\bMPI_INIT failed|OMPI was not built with SLURM|OPAL ERROR|PMI\w*_Init (failed|ret)",
-            r"No module named \W?mpi4py",
+            r"No module named \W?mpi4py|ORTE was unable to reliably start|(cannot find|plugin name for) .{0,12}\bmpi/|"
+            r"--mpi=\w+.{0,300}(launch failed|aborted before step)|(launch failed|aborted before step).{0,300}--mpi=",
         ),
-        beside=r"torch|megatron|deepspeed|horovod|\bnccl|tensorflow|nemo\b",
+        beside=r"torch|gpus?\b|megatron|deepspeed|horovod|\bnccl|tensorflow|nemo\b",
     ),
     strong(
         "slurm.ended",
