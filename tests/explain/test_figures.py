@@ -502,7 +502,7 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
             "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such "
             "file "
             "or directory",
-            "the toolkit finds no NVIDIA driver where this Docker runs",
+            "no NVIDIA driver is found where the container is started",
             "install the driver",
         ),
         (

@@ -42,7 +42,7 @@ ADVICE: tuple[Advice, ...] = (
         title="Windows runs the GPU in TCC mode, and WSL sees only GPUs in WDDM or MCDM mode",
     ),
     of("cuinit.", "torch.no_acc", "torch.sees_none", "nvml.", "import.libcuda")(
-        r"\b(?:us(?:e|ing)|on|in|with|have|running) wsl ?1\b(?! ?(?:and|or|/)|\.)|\w +(?:running|stopped) +1\b",
+        r"\b(?:us(?:e|ing)|on|in|with|have|running) wsl ?1\b(?! ?(?:and|or|/)|\.)|(?m:\w +(?:running|stopped) +1$)",
         "wsl --set-version DISTRIBUTION 2 in Windows (wsl -l -v lists them). Then update NVIDIA's driver in Windows, "
         "and install none inside WSL: nvidia-smi must work there",
         title="WSL 1 has no GPU: CUDA needs WSL 2",
@@ -66,7 +66,7 @@ ADVICE: tuple[Advice, ...] = (
         title="Nix's Python probably does not find the driver's libcuda, which lies outside the Nix store",
     ),
     of("nvml.not_loaded")(
-        r"unattended-upgr",
+        r"unattended[- ]upgr",
         "sudo apt-get install linux-headers-$(uname -r), reinstall one driver (sudo ubuntu-drivers install; a .run "
         "file: sudo nvidia-uninstall first), reboot. sudo apt-mark hold 'nvidia-*' 'libnvidia-*' keeps it",
         title="the driver's module is not loaded: probably an automatic upgrade replaced parts of the driver",

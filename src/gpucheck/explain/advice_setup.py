@@ -691,7 +691,7 @@ ADVICE: tuple[Advice, ...] = (
         "for libcudss: sudo apt-get install cudss; for libcusparseLt: sudo apt-get install libcusparselt0. For others: "
         "sudo apt-get install nvidia-jetpack, and add /usr/local/cuda/lib64 to LD_LIBRARY_PATH (.so.10 is of JetPack "
         "4, CUDA 10.2). In a container use docker run --runtime nvidia with an image of the host's JetPack",
-        title="a library of this Jetson's CUDA is not installed, or image or package are for another JetPack",
+        title="a CUDA library of the Jetson is probably not installed, or the image is for another JetPack",
     ),
     of("container.no_runtime", "container.cli", "container.cdi")(
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),

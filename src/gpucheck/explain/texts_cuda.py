@@ -510,8 +510,8 @@ TEXTS: tuple[Condition, ...] = (
         "xpu.call",
         "Intel's driver (Level Zero) refused a call",
         r"\bZE_RESULT_ERROR_INVALID_\w+|-999 \(Unknown PI error\)",
-        meaning="A kernel could not be built for this GPU, or a library requested what the driver or GPU lacks.",
-        fix="update the compute runtime (intel-compute-runtime, level-zero), and use the torch released for it",
+        meaning="A kernel could not be built for this GPU, or Linux, its driver or the GPU lacks what was requested.",
+        fix="update Linux (Arc A: 6.2, Arc B: 6.12), intel-compute-runtime and level-zero, and the torch that fits",
         follows=("oom.xpu", "xpu.none", "xpu.lost"),
     ),
     hint(

@@ -199,8 +199,7 @@ TEXTS: tuple[Condition, ...] = (
         *_code(999),
         CUDA_SAYS + r"(?<!\d)unknown error",  # after a source location, CUDA had already started
         r"CUDA: unknown error",
-        r"/dev/nvidia-uvm\b.{0,30}\b(missing|not (exist|found|present)|n'?t exist|no such)|(\bno|n'?t) (have|find|see) "
-        r".{0,8}/dev/nvidia-uvm",
+        r"/dev/nvidia-uvm\b.{0,30}(missing|not found|no?t exist|no such)|no?t (have|find|see) .{0,8}/dev/nvidia-u",
         meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or forbidden, the memory "
         "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES changed after CUDA had started.",
         fix="ls -l /dev/nvidia-uvm shows whether it exists. If not, sudo nvidia-modprobe -c 0 -u. After a suspend, "
@@ -456,6 +455,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="install nvidia-container-toolkit on the node, run sudo nvidia-ctk runtime configure --runtime=containerd "
         "--set-as-default && sudo systemctl restart containerd (or set runtimeClassName: nvidia); then restart it",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
+        follows=("kubernetes.mps",),
     ),
     hint(
         "kubernetes.dcgm",
