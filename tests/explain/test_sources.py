@@ -71,6 +71,10 @@ OTHERS = (
     "disk.full",
     "container.mac",
     "deepspeed.config",
+    "process.pickle",
+    "dist.nodes",
+    "norm.one_value",
+    "dist.rank_order",
 )
 
 

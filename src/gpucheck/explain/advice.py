@@ -166,7 +166,7 @@ ADVICE: tuple[Advice, ...] = (
         title="Triton finds no ptxas, the assembler of the CUDA toolkit",
     ),
     of("oom.cuda", "oom.other")(
-        r"\b(?:resum|continu)\w*[^\n.]{0,40}\bcheckpoint|checkpoint (?:is|was) loaded|torch\.load\(|"
+        r"\b(?:resum|continu|(?:re-?)?start|(?:re)?load)\w*[^\n.]{0,40}\bcheckpoint(?! shards)|torch\.load\(|"
         r"in (?:_?load_checkpoint|load_optimizer|resume\w*)\b",
         'call torch.load(path, map_location="cpu"), and del the loaded dictionary after load_state_dict. Else a second '
         "copy stays on the GPU, and that of every rank on GPU 0",
@@ -174,13 +174,57 @@ ADVICE: tuple[Advice, ...] = (
     ),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
+    of("dtensor.mixed")(
+        r"(?:activation|gradient)[ _-]checkpoint|checkpoint_wrapper|utils/checkpoint\.py|\bforward\b[^\n]{0,40}\btwice",
+        "use fully_shard(…, reshard_after_forward=False), a newer torch, or one backward for each forward pass",
+        title="FSDP2 had already sharded a layer again: probably by checkpointing or two forwards before one backward",
+    ),
+    of("program.waits")(
+        r"\A(?=[\s\S]*n(?:proc|um)[_-]?p[\w-]*[= ]+(?:[4-9]|\d\d)\b)[\s\S]*workers[= ]+(?:1[2-9]|[2-9]\d)\b",
+        "set num_workers to at most cores / processes (nproc shows the cores: 4 for 32 cores and 8 GPUs), and "
+        "OMP_NUM_THREADS=1. Then `gpucheck run train.py` shows whether loading still waits",
+        title="each process starts its own num_workers: together probably more than the processor has cores",
+    ),
+    of("process.killed")(
+        r"sync_?module|sync_model_states|checkpoint shards|from_pretrained|works[^\n]{0,30} on (?:one|two|\d) gpus?\b",
+        "request more RAM (Slurm --mem), or let rank 0 alone read the weights (accelerate: fsdp_cpu_ram_efficient_"
+        "loading: true). Else start fewer ranks; sacct -j JOB -o MaxRSS,State or sudo dmesg shows whether RAM was full",
+        title="a rank was killed: usually RAM was full, because each rank loads its own copy of the model",
+    ),
+    of("nccl.timeout", "dist.mismatch")(
+        r"(?:hang|stuck|deadlock)\w*[^\n]{0,60}\b(?:val|eval|metric)|\b(?:valid|eval|metric)[^\n]{0,60}(?:hang|stuck|"
+        r"deadlock)|log_dict|sync_ddp|sync_dist|subset of ranks",
+        "let every rank run the same number of validation steps (drop_last=True, a fixed number), log the same metrics "
+        "(Lightning: the same keys in self.log) and run the callbacks: only save and print under if rank == 0",
+        title="some ranks do not call a collective in which others wait, usually of validation, metrics or a callback",
+    ),
+    of("oom.cuda", "oom.other", "oom.hip")(
+        r"nested_concat|eval_accumulation_steps|preds_host",
+        "use preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) (seq2seq: predict_with_generate), "
+        "or prediction_loss_only=True. Add eval_accumulation_steps=10, which moves the rest to RAM",
+        title="GPU memory is full: the Trainer's evaluation probably keeps the logits of all samples there",
+    ),
+    of("tensor.device_mismatch")(r"\bstate\[\w+\]|\bp\.data\b|exp_avg|optimi[sz]er state", becomes="optimizer.state"),
+    of("quant.dtype", "cutlass.arch")(
+        r"9\.x required for fp8|fp8 block scaled gemm requires|version \S+ or higher required for fp8",
+        "update torch and transformer-engine (an NGC image has both): Ada (8.9) needs CUDA 12.1, block scaling Hopper "
+        "(9.0) and CUDA 12.9. Else use another recipe (DelayedScaling), or bfloat16",
+        title="TransformerEngine's float8 needs a newer CUDA, a newer TransformerEngine or another GPU",
+    ),
+    of("tensor.pin")(
+        r"pin_memory allocator",
+        "set pin_memory=torch.cuda.is_available(). If the machine has an NVIDIA GPU, run nvidia-smi, and reinstall "
+        "torch if python -c 'import torch; print(torch.version.cuda)' prints None",
+        title="pin_memory=True needs a GPU, and this torch sees none",
+    ),
     of("oom.cuda")(
         r"tvmerror|\bmlc[-_ ]llm|prefill-chunk-size",
         "set gpu_memory_utilization=0.95 (MLC takes 0.85), or lower gen_config's --prefill-chunk-size; then fewer bits",
         title="weights and temporary buffer exceed the part of GPU memory that MLC may use",
     ),
     of("autograd.inplace")(
-        r"\b\w*gan\b|discriminator|output 0 of (?:as_?strided|t)backward|\[\d+, \d+, (\d), \1\]\W{1,3}is at version",
+        r"\A(?![\s\S]*(?:without ddp|broadcast_buf|parallel\b[\s\S]{0,300}batch_?norm))[\s\S]*(?:\b\w*gan\b|"
+        r"discriminator|output 0 of (?:as_?strided|t)backward|\[\d+, \d+, (\d), \1\]\W{1,3}is at version)",
         "call loss.backward() of all losses before the first optimizer.step(). In a GAN call opt_D.step(), then "
         "compute the generator's loss from a new D(fake), with fake.detach() in D's own loss. Old torch is silent",
     ),
@@ -244,10 +288,11 @@ ADVICE: tuple[Advice, ...] = (
         title="a kernel accessed memory outside its own: on several RTX 50 probably NCCL's",
     ),
     of("nccl.timeout")(
-        r"(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|"
-        r"distributed e|gpus?\b)",
+        r"(?:horovodrun|mpirun|torchrun|multi-?node)[\s\S]*(?:hangs?|hung|stuck)|(?:hangs?|stuck\w*|freez\w+)\b(?! "
+        r"in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|distributed e|gpus?\b)",
         "set NCCL_P2P_DISABLE=1 before the command. If P2P is the cause, turn IOMMU and ACS off (gpucheck doctor). "
-        "Unset NODE_RANK and other RANK and MASTER_ left in env. py-spy dump --pid PID shows where each rank waits",
+        "On several machines set NCCL_SOCKET_IFNAME (horovodrun --network-interface) to the interface that joins them. "
+        "Unset NODE_RANK, MASTER_… left in env. py-spy dump --pid PID shows where each rank waits",
         title="training on several GPUs hangs: probably the GPUs or the processes do not reach each other",
     ),
     of("nccl.unhandled_system")(

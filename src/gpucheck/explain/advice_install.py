@@ -289,10 +289,10 @@ ADVICE: tuple[Advice, ...] = (
     of("numerics.nan")(
         r"\A(?![\s\S]*(?:nansexc|nans was|loss scale|comfy|webui))[\s\S]*(?:gtx ?16|\bb?float16|\b[fb]p?f?16|\bamp\b)",
         "run once in float32 (Ultralytics amp=False, accelerate --mixed_precision no, no .half()). If the result is "
-        "finite, use bfloat16 (8.0 and newer; a GTX 16 needs float32), or float32 for what overflows: an SDXL VAE "
-        "(sdxl-vae-fp16-fix, --no_half_vae), norms, softmax, the loss, an audio decoder. Else lower the learning rate "
-        "with warm-up, use clip_grad_norm_, and check torch.isfinite on the batch",
-        title="NaN or infinity was computed: float16 ends at 65 504, and a GTX 16 computes it wrongly (or the data)",
+        "finite, use torch.amp.GradScaler, or bfloat16 (8.0 and newer; a GTX 16 needs float32), or float32 for what "
+        "overflows: an SDXL VAE (sdxl-vae-fp16-fix, --no_half_vae), norms, softmax, the loss, an audio decoder. Else "
+        "lower the learning rate with warm-up, use clip_grad_norm_, and check torch.isfinite on the batch",
+        title="NaN or infinity: probably of float16, which ends at 65 504, needs loss scaling and is wrong on a GTX 16",
     ),
     of("cudnn.version")(
         r"\A(?![\s\S]*\bjax)[\s\S]*(?<![\w.-])/(?:usr/)?(?:lib|local/cuda)\S*libcudnn",

@@ -405,11 +405,12 @@ ADVICE: tuple[Advice, ...] = (
         '"<3.6" for 2.9',
     ),
     of("compile.", "import.torch_too_old")(
-        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute|py_ssize_t_clean|"
+        r"cannot import name .{1,40} from \W{0,2}triton|triton[\w.]* has no attribute|py_ssize_t_clean|"
         r"compiledkernel has no attribute|cannot convert jitfunction",
         'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
-        "shows the Triton that this torch needs: pip install triton==VERSION (on Windows triton-windows)",
-        title="Triton's version does not fit this torch",
+        "shows the Triton that this torch needs: pip install triton==VERSION (on Windows triton-windows). Else the "
+        "package in the traceback needs a newer torch with its Triton, or take the package's release before",
+        title="Triton's version does not fit this torch, or the package that uses it",
         certainty="strong",
     ),
     of("attention.package")(

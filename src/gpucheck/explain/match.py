@@ -386,7 +386,7 @@ _OURS = re.compile(
     r"vram|fooocus|invokeai|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|"
     r"geforce|radeon)\b|\bisaac\w*|\btensorrt|"
     r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|\btraining failed\b|singularity\.d|\blnksta\b|"
-    r"\.(pth|gguf)\b|nnunet|"
+    r"\.(pth|gguf)\b|nnunet|horovod|fsdp|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.

@@ -231,9 +231,10 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDA has been initialized before the '?notebook_launcher|`?Accelerator`? should only be initialized inside "
         r"your training function",
         meaning="CUDA had started in the parent before the fork. torch.cuda.is_available() is enough to start it.",
-        fix='call torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
-        'multiprocessing_context="spawn"), or use CUDA only in the children (celery --pool solo, gunicorn without '
-        "--preload). PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        fix='call torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__":, or use CUDA only '
+        "in the children (celery --pool solo, gunicorn without --preload). For a DataLoader, return CPU tensors from "
+        "__getitem__ and collate_fn, and call .to(device) in the training loop. PYTORCH_NVML_BASED_CUDA_CHECK=1 makes "
+        "is_available() harmless",
     ),
     strong(
         "cuda.peer",

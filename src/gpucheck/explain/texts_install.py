@@ -370,14 +370,12 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "compile.backend",
         "torch.compile failed",
-        r"FailOnRecompileLimitHit",
-        r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit|PY_SSIZE_T_CLEAN macro must be",
-        r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
-        r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
-        r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
-        r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
-        r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
-        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
+        r"CompilationError: at \d+:\d+:|FailOnRecompileLimitHit|PY_SSIZE_T_CLEAN macro must be|BackendCompilerFailed|"
+        r"hit config\.(recompile_limit|cache_size_limit)|torch\._dynamo\.exc\.(InternalTorchDynamoError|Unsupported|"
+        r"TorchRuntimeError|UserError)|torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|PassManager::run "
+        r"failed|triton.{0,60}CompileTimeAssertionFailure|while processing an MLIR pass pipeline|Windows not yet "
+        r"supported for torch\.compile|(torch\.compile|Dynamo) is not supported on Python \d",
+        r"\bInductorError\b|cannot import name '?\w+'? from '?triton\b|triton(\.\w+)*'? has no attribute",
         r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
         meaning="The message holds the cause, after `raised:` or in the last line of the traceback.",
         fix="set TORCHDYNAMO_DISABLE=1 before the command, or use the program's option without torch.compile: it runs, "

@@ -213,7 +213,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     proof(
         "nccl.interface",
-        "NCCL or gloo finds no network interface",
+        "NCCL or gloo finds no network interface that joins the machines",
         r"no (socket|NCCL_SOCKET_IFNAME) interface found|NCCL WARN Error: network .{0,40}not found|NET/Socket ?: (no|"
         r"0) (interface|socket).{0,20}found|NCCL WARN .{0,80}failed ?: ?Network is unreachable|"
         r"Using the loopback address as fallback|ifa != nullptr\. Unable to find (address|interface) for|"
@@ -222,8 +222,8 @@ TEXTS: tuple[Condition, ...] = (
         r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
         meaning="NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no interface here, or the host name has no address.",
         fix="ip -brief address shows the names. unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to the "
-        "interface that joins the machines (on one: lo). /etc/hosts must not map the host name to 127.0.1.1 for gloo",
-        common=(r"Unable to find address for: ?\w+",),
+        "interface's name, not an address (on one machine: lo). For gloo /etc/hosts must not map the host to 127.0.1.1",
+        common=(r"Unable to find address for: ?\W?\w",),
     ),
     strong(
         "nccl.unhandled_system",
@@ -293,6 +293,8 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\b(nccl\w*|all_?reduce)\b.{0,80}\b(deadlock\w*|hangs?|hanging|freezes?)\b|\bworks? with NCCL_P2P_DISABLE",
             r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",
+            r"\b(horovodrun|mpirun|torchrun|multi-?(gpu|node)|fsdp|ddp)\b.{0,300}\b(hangs?|hung|stuck|deadlock\w*)\b|"
+            r"\b(hangs?|hung|hanging|stuck|deadlock\w*)\b.{0,200}\b(horovodrun|mpirun|torchrun|fsdp|ddp)\b",
         ),
         common=(
             r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|Distributed "
@@ -401,7 +403,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "dist.world_size",
-        "the number of processes or parallel parts does not fit the model or the configuration",
+        "the number of processes or parallel parts does not fit the model, the sequence or the configuration",
         r"train_batch_size is not equal to micro_batch_per_gpu|(divisible|divide|divided|equal|match)\w*( evenly)?( "
         r"by| to)?( the)?( \w+){0,2} world[_ ]?size|(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline|"
         r"data|context|expert|sequence)[-_ ]?(model[-_ ]?)?parallel[\w ]{0,12}size|batch size .{0,40}divisible by "
@@ -415,13 +417,16 @@ TEXTS: tuple[Condition, ...] = (
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
         meaning="The batch size, the attention heads, a mesh or a checkpoint fits another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the message. The pipeline size must "
-        "divide the layers, the tensor size the heads. The batch size is micro batch × accumulation × processes",
+        "divide the layers, the tensor size the heads, and with sequence or context parallelism the (padded) sequence "
+        "length. The batch size is micro batch × accumulation × processes",
         common=(r"AssertionError: \d+ is not divisible by \d+",),
+        beside=r"torch|cuda|gpu|parallel|megatron|vllm",
     ),
     proof(
         "dist.mismatch",
         "the ranks do not call the same collectives",
         r"Detected mismatch between collectives on ranks|CollectiveFingerPrint|Mismatched collective detected",
+        r"(submitted|broadcasted) by (a )?subset of ranks and are waiting",
         r"Message truncated ?: received \d+ bytes instead of|op\.preamble\.(length|nbytes)",
         meaning="One rank runs another branch, or has tensors of another shape.",
         fix="make every rank call the same collectives in the same order with the same shapes. The message names both",
@@ -441,15 +446,17 @@ TEXTS: tuple[Condition, ...] = (
         r"group.{0,200}(GPU|timed out|timeout|not ready)|placement group .{0,120}(cannot|can't|could not|couldn't|is "
         r"not) be? ?(created|scheduled|ready)|Total available GPUs .{0,40}is less than total desired GPUs|required "
         r"GPUs exceeds the total number of available GPUs|Ray does not allocate any GPUs on the driver node",
-        r"Waiting for creating a placement group of specs for \d{3}",
-        r"Tensor parallel size \(\d+\) exceeds available GPUs",
-        r"placement group bundle index \d+ is invalid",
+        r"Waiting for creating a placement group of specs for \d{3}|placement group bundle index \d+ is invalid|Tensor "
+        r"parallel size \(\d+\) exceeds available GPUs",
         meaning="A task, actor or placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and what waits. If a node left, ray stop on all nodes, then start head and "
-        "workers again with one version of Ray and Python. Else request fewer GPUs (num_gpus), or add a node",
+        "workers again with one version of Ray and Python. Else request fewer GPUs (num_gpus, workers), or add a node",
         follows=("nvml.", "xid.", "cuinit."),
         logged=True,
-        weak=(r"waiting for placement group",),
+        weak=(
+            r"waiting for placement group",
+            r"use_gpu ?= ?true.{0,800}\b(stuck|hangs?|pending|not (go|start|proceed))",
+        ),
     ),
     proof(
         "dist.ready_twice",
@@ -550,7 +557,8 @@ TEXTS: tuple[Condition, ...] = (
         r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype|Promotion for Float8 Types is not",
         r"expects uniform (original )?parameter dtype",
         meaning="Parts of the model have different types (float16, bfloat16, float32), or an index is no integer.",
-        fix="use model.to(dtype) and x.to(dtype) with one type, or run the step under torch.autocast",
+        fix="use model.to(dtype) and x.to(dtype) with one type, or run the step under torch.autocast. Replace layers "
+        "before model.to(device): a new layer stays on the CPU in float32, where autocast does not reach it",
     ),
     proof(
         "tensor.not_implemented",
@@ -624,6 +632,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "tensor.pin",
         "a tensor outside host memory cannot be pinned",
+        r"Need to provide pin_memory allocator",
         r"only (dense )?CPU (tensors|memory) can be pinned|Pin memory is only supported for CPU tensors",
         meaning="The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
         fix="keep the dataset's tensors on the CPU, or set pin_memory=False",
@@ -678,7 +687,8 @@ TEXTS: tuple[Condition, ...] = (
         "the gradient scaler was given float16 gradients",
         r"Attempting to unscale FP16 gradients",
         meaning="A GradScaler needs float32 weights, with float16 only in autocast.",
-        fix="keep the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
+        fix="keep the trained weights in float32 (no .half(); diffusers: cast_training_params(model)) under "
+        "torch.autocast, or use bfloat16 without a scaler",
     ),
     strong(
         "amp.bfloat16",

@@ -9,7 +9,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import BACKEND, hint, proof, strong
 
 _SHM = (
-    "docker run --shm-size=8g … or --ipc=host (Kubernetes: an emptyDir of medium Memory as /dev/shm); df -h /dev/shm "
+    "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir of medium Memory as /dev/shm); df -h /dev/shm "
     "shows its size"
 )
 
@@ -55,6 +55,19 @@ TEXTS: tuple[Condition, ...] = (
         r"attempt has been made to start a new process before the current process has finished its bootstrap",
         meaning="A spawned process imports the program's file again, and that import starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":, or use num_workers=0',
+    ),
+    strong(
+        "process.pickle",
+        "a worker process cannot receive an object, because it cannot be pickled",
+        meaning="Windows, macOS and spawn pickle the dataset, transforms, collate_fn and hooks for each worker.",
+        fix="move the named lambda or inner function or class to the top level of a .py file (also from a notebook), "
+        "and open files and databases (lmdb, HDF5) in the first __getitem__; or use no worker (num_workers = 0)",
+        common=(
+            r"Can'?t (pickle|get) local object|(can'?t|cannot) pickle \S{1,60} objects?|objects? cannot be pickled|"
+            r"Can'?t pickle <|Can'?t get attribute .{1,60} on <module '?__m",
+        ),
+        beside=r"dataloader|num_?workers|torch[/\\.](utils[/\\.]data|multiprocessing)",
+        unless=r"torch[/\\]serialization\.py|torch\.(save|load)\(",
     ),
     proof(
         "loader.files",

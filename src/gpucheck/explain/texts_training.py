@@ -11,6 +11,7 @@ TEXTS: tuple[Condition, ...] = (
         "the loss depends on no trainable parameter",
         r"element 0 of (tensors|variables) does not require grad|differentiated Tensors does not require grad",
         r"none of output has requires_grad=True, this checkpoint\(\)",
+        weak=(r"None of the inputs have requires_grad=True",),
         meaning="All parameters are frozen, or the loss was computed under no_grad. With adapters, reentrant "
         "activation checkpointing drops the gradient, because its inputs need none.",
         fix='with checkpointing, set gradient_checkpointing_kwargs={"use_reentrant": False} (kohya: no '
@@ -70,7 +71,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "checkpoint.prefix",
         "the checkpoint's names have the prefix 'module.' or '_orig_mod.' and the model's do not, or the reverse",
-        r"(Missing|Unexpected) key\(s\) in state_dict: (module|_orig_mod)\.",
+        r"(Missing|Unexpected) keys?(\(s\))?( in state_dict)?:? ?\W{0,3}(module|_orig_mod)\.",
         meaning="It was saved from a model inside DataParallel or DDP (module.) or torch.compile (_orig_mod.).",
         fix='call load_state_dict({k.removeprefix("module.").removeprefix("_orig_mod."): v for k, v in '
         "state.items()}). If only the model is wrapped, call model.module.load_state_dict(state)",
@@ -80,8 +81,7 @@ TEXTS: tuple[Condition, ...] = (
         "a sharded parameter was used, or loaded, while it was not gathered (FSDP, ZeRO-3)",
         r"shape in current model is torch\.Size\(\[0\]\)|\(which has shape torch\.Size\(\[0\]\)\)",
         r"setStorage: .{0,200}storage of size 0|Expects tensor to be unflattened|Non-root FSDP instance|"
-        r"Cannot writeback when the parameter shape changes",
-        r"param with shape torch\.Size\(\[0\]\) from checkpoint",
+        r"Cannot writeback when the parameter shape changes|param with shape torch\.Size\(\[0\]\) from checkpoint",
         meaning="Each rank holds only a shard of it (size 0). Only the forward of the wrapped module gathers it.",
         fix="load a state before the model is wrapped, with a newer transformers and peft, or as a test with ZeRO "
         '"stage": 2. Else call the wrapped model, not model.module.layer, and put direct uses into '
@@ -108,6 +108,32 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The model was moved or cast after the optimizer was made, or a state was loaded for another device.",
         fix="with transformers' Trainer: pip install -U transformers accelerate trl (4.46 mixed the types under FSDP). "
         "In your code, call model.to(device, dtype) before the optimizer is made and loaded. torch 1.12.0: use 1.12.1",
+    ),
+    proof(
+        "norm.one_value",
+        "batch norm got one value for each channel, and cannot compute a variance",
+        r"Expected more than 1 value per channel when training",
+        meaning="The batch has one sample (often the last of an epoch), of size 1 × 1 at this layer.",
+        fix="set drop_last=True in the DataLoader, or another batch size; call model.eval() for validation, inference",
+    ),
+    strong(
+        "dist.nodes",
+        "the launcher does not find what it needs on a node: its folder, its Python or a variable",
+        r"^(\d+\.\d+\.\d+\.\d+|[a-z][\w.-]*\d): (ba)?sh: (line \d+: )?(cd: )?/\S+: No such file or directory",
+        r"\bbash: (line \d+: )?\S*\b(orted|prted): (command not found|No such file)",
+        r"KeyError: '?PDSH_SSH_ARGS_APPEND",
+        meaning="pdsh, ssh and mpirun use this node's paths on every node, and read no .bashrc there.",
+        fix="put the program and its Python at the same path on every node (or on a shared disk): ssh HOST ls -d "
+        "FOLDER PYTHON must find both. For deepspeed --ssh_port run export PDSH_SSH_ARGS_APPEND='' first, or update it",
+    ),
+    hint(
+        "dist.rank_order",
+        "torchrun with the c10d rendezvous numbers the nodes itself, and ignores --node-rank and --master-addr",
+        meaning="Rank 0 may lie on another node than the rendezvous. The MASTER_ADDR that torchrun sets is right.",
+        fix="leave out --rdzv-backend and --rdzv-endpoint, and pass --node-rank=$SLURM_NODEID --master-addr=HOST "
+        "--master-port=PORT. Or read RANK and MASTER_ADDR in the program, on whichever node they are",
+        common=(r"\brank.{0,3}0\b.{0,60}\b(not|even though|instead|another|wrong|random)\b|node_?rank .{0,40}ignor",),
+        beside=r"rdzv[-_]backend=?c10d",
     ),
     strong(
         "dist.launch_option",
