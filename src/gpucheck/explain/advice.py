@@ -185,12 +185,6 @@ ADVICE: tuple[Advice, ...] = (
         "OMP_NUM_THREADS=1. Then `gpucheck run train.py` shows whether loading still waits",
         title="each process starts its own num_workers: together probably more than the processor has cores",
     ),
-    of("process.killed")(
-        r"sync_?module|sync_model_states|checkpoint shards|from_pretrained|works[^\n]{0,30} on (?:one|two|\d) gpus?\b",
-        "request more RAM (Slurm --mem), or let rank 0 alone read the weights (accelerate: fsdp_cpu_ram_efficient_"
-        "loading: true). Else start fewer ranks; sacct -j JOB -o MaxRSS,State or sudo dmesg shows whether RAM was full",
-        title="a rank was killed: usually RAM was full, because each rank loads its own copy of the model",
-    ),
     of("nccl.timeout", "dist.mismatch")(
         r"(?:hang|stuck|deadlock)\w*[^\n]{0,60}\b(?:val|eval|metric)|\b(?:valid|eval|metric)[^\n]{0,60}(?:hang|stuck|"
         r"deadlock)|log_dict|sync_ddp|sync_dist|subset of ranks",
@@ -288,8 +282,9 @@ ADVICE: tuple[Advice, ...] = (
         title="a kernel accessed memory outside its own: on several RTX 50 probably NCCL's",
     ),
     of("nccl.timeout")(
-        r"(?:horovodrun|mpirun|torchrun|multi-?node)[\s\S]*(?:hangs?|hung|stuck)|(?:hangs?|stuck\w*|freez\w+)\b(?! "
-        r"in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|global_rank|distributed e|gpus?\b)",
+        r"\A(?![\s\S]*watchdog)[\s\S]*(?:horovod|mpirun|torchrun|deepspeed|multi-?node)[\s\S]*(?:hangs?|hung|stuck)|"
+        r"between servers|(?:hangs?|stuck\w*|freez\w+)\b(?! in \w*(?:reduce|gather))[^\n]{0,70}(?:initiali\w+ d|"
+        r"global_rank|distributed e|gpus?\b)",
         "set NCCL_P2P_DISABLE=1 before the command. If P2P is the cause, turn IOMMU and ACS off (gpucheck doctor). "
         "On several machines set NCCL_SOCKET_IFNAME (horovodrun --network-interface) to the interface that joins them. "
         "Unset NODE_RANK, MASTER_… left in env. py-spy dump --pid PID shows where each rank waits",

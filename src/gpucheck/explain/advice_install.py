@@ -307,10 +307,12 @@ ADVICE: tuple[Advice, ...] = (
         title="this nvcc is older than the option -arch=native (CUDA 11.6)",
     ),
     of("process.killed")(
-        r"loading checkpoint shards|loading (?:the )?(?:model|weights)|from_pretrained",
-        "watch free -h while it loads: RAM and swap must hold the weights (2 GB per billion parameters in 16 bits). "
-        'Use low_cpu_mem_usage=True with device_map="auto", a quantised model, or more swap (WSL: .wslconfig)',
-        title="RAM was probably full while the weights were loaded",
+        r"loading checkpoint shards|loading (?:the )?(?:model|weights)|from_pretrained|sync_(?:module|model)_states|"
+        r"works[^\n]{0,30} on (?:one|two|\d) gpus?\b",
+        "watch free -h while it loads: RAM and swap must hold the weights (2 GB per billion parameters in 16 bits) for "
+        "each rank. Raise Slurm's --mem, or let rank 0 alone read them (fsdp_cpu_ram_efficient_loading: true), use "
+        'low_cpu_mem_usage=True with device_map="auto", a quantised model, or more swap (WSL: .wslconfig)',
+        title="RAM was probably full while the weights were loaded (each rank loads its own copy)",
     ),
     of("graphics.context")(
         r"ncnn|upscayl|video2x|waifu2x|real-?esrgan",

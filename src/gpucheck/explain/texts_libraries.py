@@ -217,6 +217,7 @@ TEXTS: tuple[Condition, ...] = (
         r"no (socket|NCCL_SOCKET_IFNAME) interface found|NCCL WARN Error: network .{0,40}not found|NET/Socket ?: (no|"
         r"0) (interface|socket).{0,20}found|NCCL WARN .{0,80}failed ?: ?Network is unreachable|"
         r"Using the loopback address as fallback|ifa != nullptr\. Unable to find (address|interface) for|"
+        r"set of common task-to-task communication interfaces|"
         r"connecting to address .{0,60}with family \d+ is neither AF_INET|makeDeviceFor(Interface|"
         r"Hostname)\(\): unsupported gloo device|gloo.{0,60}unsupported gloo device",
         r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
@@ -293,8 +294,9 @@ TEXTS: tuple[Condition, ...] = (
         weak=(
             r"\b(nccl\w*|all_?reduce)\b.{0,80}\b(deadlock\w*|hangs?|hanging|freezes?)\b|\bworks? with NCCL_P2P_DISABLE",
             r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",
-            r"\b(horovodrun|mpirun|torchrun|multi-?(gpu|node)|fsdp|ddp)\b.{0,300}\b(hangs?|hung|stuck|deadlock\w*)\b|"
-            r"\b(hangs?|hung|hanging|stuck|deadlock\w*)\b.{0,200}\b(horovodrun|mpirun|torchrun|fsdp|ddp)\b",
+            r"\b(horovod\w*|mpirun|torchrun|multi-?(gpu|node)|fsdp|ddp)\b.{0,300}\b(hangs?|hung|stuck|deadlock\w*)\b|"
+            r"\b(hangs?|hung|hanging|stuck|deadlock\w*)\b.{0,200}\b(horovod\w*|mpirun|torchrun|fsdp|ddp|deepspeed)\b|"
+            r"Timed out waiting for tasks to start\. ?Please check connectivity between servers",
         ),
         common=(
             r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|Distributed "

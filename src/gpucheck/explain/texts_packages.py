@@ -510,9 +510,9 @@ TEXTS: tuple[Condition, ...] = (
         r"all elements of std\b|\bfloatingpointerror: minimum loss|\bgradients? (are|is|contains?|became|become|has) "
         r"(nan|inf)\b|\bNaN detected in latents",
         meaning="Usually the learning rate is too high, float16 exceeds 65 504, a divisor is zero, or data have NaN.",
-        fix="set torch.autograd.set_detect_anomaly(True) to find the operation. For float16, try bfloat16 (on a GTX 16 "
-        "float32; kohya: --no_half_vae). For bfloat16, compute the loss and norms in float32 (x.float() outside "
-        "autocast). Then lower the learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch",
+        fix="lower the learning rate (in proportion to the batch size, with warm-up), use clip_grad_norm_, and check "
+        "torch.isfinite on the batch. For float16, try bfloat16 (GTX 16: float32; kohya: --no_half_vae), for bfloat16 "
+        "the loss and norms in float32. torch.autograd.set_detect_anomaly(True) names the operation",
         logged=True,
         common=(
             r"\b(b?float16|bf16|fp16) nans?\b|\b(giv|produc|output|predict|generat)\w* (only )?nans?\b",
