@@ -75,6 +75,10 @@ OTHERS = (
     "dist.nodes",
     "norm.one_value",
     "dist.rank_order",
+    "download.failed",
+    "file.truncated",
+    "mps.wrong",
+    "dist.one_gpu",
 )
 
 

@@ -208,7 +208,8 @@ def amid(text: str, chance: random.Random) -> str:
 def is_by_word(name: str) -> bool:
     """Whether a text is read by words, and by no pattern that knows it without its spaces too."""
     spaced = " ".join(SAMPLES[name].lower().translate(str.maketrans("", "", QUOTES)).split())
-    patterns = [compiled(source) for source in next(text for text in TEXTS if text.id == name).patterns]
+    text = next(text for text in TEXTS if text.id == name)
+    patterns = [compiled(source) for source in (*text.patterns, *text.weak)]
     by_word = [pattern for pattern in patterns if pattern.by_word and pattern.regex.search(spaced)]
     return bool(by_word) and not any(
         pattern.regex.search(spaced.replace(" ", "")) for pattern in patterns if not pattern.by_word

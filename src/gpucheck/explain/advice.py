@@ -13,6 +13,20 @@ from gpucheck.explain.text import BACKEND, SMALLER
 
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    of("llamacpp.cpu")(
+        r"\A(?=[\s\S]*\bollama)(?![\s\S]*(?:geforce|\brtx|\bgtx))[\s\S]*(?:\b[78][4-9]0m\b|\bigpu|integrated gpu)",
+        "set OLLAMA_IGPU_ENABLE=1 for the service (sudo systemctl edit ollama), and restart it: Ollama from 0.30 on "
+        "leaves integrated GPUs out without it. OLLAMA_DEBUG=1 ollama serve prints what it finds",
+        title="Ollama probably leaves the processor's integrated GPU out",
+    ),
+    of("program.waits")(
+        r"kmp_affinity|cpu_affinity|\btaskset\b|(?:omp|mkl)_num_threads|(?:num_workers|more (?:cpu )?cores)[^.\n]{0,40}"
+        r"(?:didnt|did not|doesnt|does not|no) \w*",
+        "taskset -p PID shows the cores of a process: unset KMP_AFFINITY and GOMP_CPU_AFFINITY (accelerate: "
+        "enable_cpu_affinity) if it is one. Else set torch.set_num_threads(1) in worker_init_fn, or OMP_NUM_THREADS=1, "
+        "so that the workers do not compete for the cores",
+        title="the loader's processes probably share one core, or each starts as many threads as there are cores",
+    ),
     of("compile.old_gpu", "cuda.capability")(
         r"\bvllm\b[\s\S]*too old|compute capability below 7\.0 are not supported",
         "use another engine on this GPU (llama.cpp, Ollama, exllamav2), or a newer GPU. No dtype or other torch helps",
@@ -25,8 +39,9 @@ ADVICE: tuple[Advice, ...] = (
         title="DeepSpeed's launcher cannot log in to a host by ssh without a password",
     ),
     of("llamacpp.cpu")(
-        r"ggml_vulkan: \d = |found \d+ (?:cuda|vulkan|rocm) devices",
-        "add -ngl 99 (--n-gpu-layers), and look for `offloaded N/N layers to GPU` in the log",
+        r"ggml_vulkan: \d = |found \d+ (?:cuda|vulkan|rocm) devices|\bn_gpu_layer\b",
+        "add -ngl 99 (--n-gpu-layers; in Python n_gpu_layers=-1, with an s), and look for `offloaded N/N layers to "
+        "GPU` in the log",
         title="llama.cpp finds the GPU, but puts no layers on it: probably -ngl is missing",
     ),
     of("crash.segfault")(
@@ -354,8 +369,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.other")(r"(?:gpu|vram|cuda)[\s\S]*memory\b[^.\n]{0,60}\b(?:increas|grow|leak)", becomes="oom.grows"),
     of("oom.cuda")(
-        r"(?:memory|vram)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|memory leak",
-        "add up loss.item(), keep only x.detach().cpu() in lists, and do not set retain_graph=True. "
+        r"(?:memory|vram|usage of (?:the )?gpu|gpu usage)\b[^.\n]{0,60}\b(?:increas|grow|leak|creep|climb)\w*|"
+        r"memory leak|losses?\.update\(loss[,)]|without (?:setting |using )?(?:with )?torch\.no_grad",
+        "add up loss.item(), keep only x.detach().cpu() in lists, and do not set retain_graph=True. For inference use "
+        "torch.inference_mode(). "
         "print(torch.cuda.memory_allocated()) after each step shows whether it still grows",
         title="GPU memory grows until it is full: probably the program keeps tensors of earlier steps",
     ),
@@ -984,9 +1001,12 @@ def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
         if not row.becomes and row.holds(text.id, facts):
             step = row.then if isinstance(row.then, str) else row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
-            # A title with an assumption is only a hint.
-            sure = row.certainty or ("hint" if re.search(r"usually|probably|\(or ", row.title) else text.certainty)
-            return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
+            # A title with an assumption, or with a cause of a symptom, is only a hint.
+            is_hint = text.symptom or re.search(r"usually|probably|\(or ", row.title)
+            sure = row.certainty or ("hint" if is_hint else text.certainty)
+            symptom = text.symptom and not row.title
+            new = replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure, symptom=symptom)
+            return new, bool(step)
     return text, False
 
 

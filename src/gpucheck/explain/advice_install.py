@@ -7,6 +7,13 @@ from gpucheck.explain.facts import Advice, of
 from gpucheck.explain.steps import find_version, install_torch
 
 ADVICE: tuple[Advice, ...] = (
+    of("slurm.gres")(
+        r"mutually exclusive|you set --ntasks=\d+ in your slurm|--ntasks=1\b[\s\S]{0,400}--ntasks-per-node=[2-9]",
+        "keep one of the options that the message names (--ntasks-per-node, or --ntasks for the whole job), and unset "
+        "the SLURM_ variables of the other before an srun inside the job (env | grep SLURM_NTASKS; a submitter sets "
+        "them)",
+        title="options of Slurm, or their variables in the job, contradict each other",
+    ),
     of("import.name", "import.module")(
         r"\bmmcv\.(?:parallel|runner|utils|engine|ops\.\w+_ext)\b|\bmmcv import config\b",
         "pip uninstall -y mmcv, then pip install -U openmim and mim install 'mmcv-full<2' (the release that the "

@@ -29,6 +29,48 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 
 
 ADVICE: tuple[Advice, ...] = (
+    of("xpu.none")(
+        r"libze_intel_gpu\.so",
+        "sudo apt-get install libze-intel-gpu1 (Intel's graphics packages; before 24.x intel-level-zero-gpu). sycl-ls "
+        "must then list level_zero:gpu",
+        title="Intel's Level Zero driver for GPUs (libze_intel_gpu) is not installed",
+    ),
+    of("hip.none", "torch.sees_none", "cuinit.100")(
+        r"(?:rocr|hip|cuda)_visible_devices=\S+ (?:rocr|hip|cuda)_visible_devices=[1-9]",
+        "set only one of ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES. The later ones number, "
+        "from 0, only what ROCR_VISIBLE_DEVICES leaves",
+        title="two variables choose GPUs one after the other, and the second names one that the first has hidden",
+    ),
+    of("hip.none")(
+        r"crw-{7}[^\n]{0,30}root[^\n]{0,60}\bkfd\b",
+        'write KERNEL=="kfd", GROUP="render", MODE="0660" into /etc/udev/rules.d/70-kfd.rules, then sudo udevadm '
+        "control --reload && sudo udevadm trigger. sudo usermod -aG render,video $USER, and log in again",
+        title="only root may open /dev/kfd: the udev rule of ROCm's driver package is missing",
+    ),
+    of("bitsandbytes.setup")(
+        r"libbitsandbytes_rocm\d+\.so",
+        "ls the folder of the message: BNB_ROCM_VERSION=NN before the command chooses libbitsandbytes_rocmNN.so. If "
+        "there is none, pip install -U bitsandbytes, or build it for this ROCm (cmake -DCOMPUTE_BACKEND=hip -S .)",
+        title="this bitsandbytes has no library for torch's ROCm version",
+    ),
+    of("nvml.no_library")(
+        "kubernetes",
+        "write runtimeClassName: nvidia into the pod (or make nvidia the node's default runtime), and request "
+        "nvidia.com/gpu, or set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        title="the pod does not run with the nvidia runtime, which brings nvidia-smi and NVML in",
+        certainty="hint",
+    ),
+    of("torch.no_acc")(
+        "low vram warning",
+        "set GPU Weights lower in Forge's first row, so that 2 to 4 GB stay `to do matrix computation`",
+        title="Forge's setting GPU Weights leaves too little GPU memory to compute in",
+    ),
+    of("torch.no_acc", "torch.cpu_only")(
+        r"\A(?![\s\S]*\bpip3? install)[\s\S]*\bconda\b[^\n]{0,200}\bis_available\W{1,4}\w* ?\W?false",
+        "conda list | grep -i torch: cpu in the build's name is the cause. conda install -c conda-forge "
+        "'pytorch=*=*cuda*', or pip install torch in a fresh environment",
+        title="conda probably chose torch's build for the CPU, which fits the other packages",
+    ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
         "run nvidia-smi inside the container or job. If it lists no GPU, add --gpus all, or nvidia.com/gpu in "

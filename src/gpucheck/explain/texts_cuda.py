@@ -76,6 +76,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bindex out of range in self\b|\bindex -?\d+ is out of bounds for dimension \d+ with size \d+",
         r"index out of bounds: 0 <= ?tmp|thread: \[[\d, ]+\] Assertion .{0,60}(index|ind|idx)\w* ?(<|>)",
         r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds|token (id|index|indices) .{0,40}out of vocab",
+        r"\b\w*(token|index|indices)\w*\b.{0,60}\b(larger|greater|bigger|outside) (than )?(the )?vocab",
         meaning="An index is negative or beyond the end. In an embedding, the index is a token outside the vocabulary.",
         fix="print the index's min() and max() and the size of that dimension. Labels go from 0 to the number of "
         "classes − 1; mask ignored values (255). In a language model, call "
@@ -385,7 +386,7 @@ TEXTS: tuple[Condition, ...] = (
         r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|PCI rejects atomics|ZLUDA failed to "
         r"initialize|ROCm: no agent was",
         r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
-        r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES|crw-{7} .{0,60}\bkfd\b",
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "
         "the container did not get the files, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. For a "
@@ -493,7 +494,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
         r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
         r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
-        r"libmkl_sycl\w*\.so[.\d]*: cannot open shared object file",
+        r"(libmkl_sycl\w*|libze_intel_gpu)\.so[.\d]*: cannot open shared object file",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch has no XPU.",
         fix="ls -l /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. sycl-ls lists "
         "the driver's devices. For OpenVINO also install Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",

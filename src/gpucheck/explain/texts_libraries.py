@@ -296,7 +296,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",
             r"\b(horovod\w*|mpirun|torchrun|multi-?(gpu|node)|fsdp|ddp)\b.{0,300}\b(hangs?|hung|stuck|deadlock\w*)\b|"
             r"\b(hangs?|hung|hanging|stuck|deadlock\w*)\b.{0,200}\b(horovod\w*|mpirun|torchrun|fsdp|ddp|deepspeed)\b|"
-            r"Timed out waiting for tasks to start\. ?Please check connectivity between servers",
+            r"Timed out waiting for tasks to start\. ?Please check connectivity between servers|\b(tensor[- ]parallel|"
+            r"nranks [2-9]|d[dp]p|distributed)\b.{0,300}\b(stalls?|stalled|stuck|hangs?|hung)\b",
         ),
         common=(
             r"\b(hangs?|stuck\w*|freez\w+)\b.{0,60}(initiali[sz]ing (ddp|distributed)|GLOBAL_RANK|Distributed "
@@ -671,6 +672,19 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A kernel ran too long or used memory outside its own, or another program failed. Results are lost.",
         fix="use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
         follows=("oom.mps",),
+    ),
+    hint(
+        "mps.wrong",
+        "Apple's GPU (Metal) computes another result than the CPU",
+        weak=(
+            r"\bMPS\b.{0,200}\b(wrong|different|incorrect|garbage|inconsistent|zero|noisy?) (result|output|mask|image|"
+            r"value|prediction|number|answer)|\b(wrong|different|incorrect|inconsistent) (results?|outputs?|values?|"
+            r"predictions?)\b.{0,80}\b(mps|apple silicon|m[1-4] (mac|gpu|chip))\b",
+        ),
+        meaning="Some releases of macOS and torch have a faulty Metal kernel. Small differences in float16 are normal.",
+        fix="run the same on the CPU and print(torch.allclose(a.cpu(), b, atol=1e-3)) after each part to find the "
+        "operation. Then x.contiguous() or float32 before it, the CPU for it, or another torch or macOS",
+        follows=("mps.", "oom.mps"),
     ),
     proof(
         "mps.dtype",

@@ -31,9 +31,10 @@ _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan
 TEXTS: tuple[Condition, ...] = (
     strong(
         "shm.bus",
-        "a DataLoader worker found no space in /dev/shm",
+        "a process, usually a DataLoader worker, found no space in /dev/shm (shared memory)",
         r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
         r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
+        r"\b(default|only) .{0,20}64 ?Mi?B? .{0,4}/dev/shm|shutdown with signal 7\b",
         meaning="Workers pass batches through shared memory. A container's /dev/shm is 64 MiB by default.",
         fix=_SHM + ". Or use num_workers=0",
     ),
@@ -53,6 +54,7 @@ TEXTS: tuple[Condition, ...] = (
         "process.main",
         "the program starts processes while it is imported: no __main__ guard",
         r"attempt has been made to start a new process before the current process has finished its bootstrap",
+        r"num_workers.{0,200}\bscript (itself )?(re-?runs|is run again|runs (again|twice))",
         meaning="A spawned process imports the program's file again, and that import starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":, or use num_workers=0',
     ),

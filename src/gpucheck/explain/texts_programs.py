@@ -99,7 +99,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(on|with|using) (the |my |a )?GPU\b|\bCPU (is )?faster than (the )?GPU|\bdata ?loader\b.{0,40}\bslow\w*|"
             r"\b(slow|long)\b.{0,20}\bdata ?load",
             r"\b(util\w* of (the )?gpu|gpu[- ]?load|rtx \d+ is)\b.{0,50}\b([1-9]|[1-3]\d) ?%|\b(no|zero) gpu[- ]?(util|"
-            r"usage)|\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) [^.]{0,25}\b(gpu|"
+            r"usage)|\bgpu idles\b|\bgpu (is|was|sits|seem\w*|stays)( mostly)? idle\b|"
+            r"\b(train\w*|inference|generat\w+|model)\b.{0,30}\bslow(er)? ((on|with|using) [^.]{0,25}\b(gpu|"
             r"cuda)\b|.{0,30}\bthe gpu is\b)",
         ),
         common=(r"\bGPU[- ]?([Uu]til\w*|[Uu]sage)( is| stays| was)?( very| too| so)? low\b",),
@@ -178,10 +179,37 @@ TEXTS: tuple[Condition, ...] = (
         "cloud.quota",
         "the cloud gives this account no GPU machine here: its quota is used up, or none is free",
         r"more vCPU capacity than your current vCPU limit|Quota \W?(NVIDIA_\w+|GPUS_ALL_REGIONS)\W? exceeded",
+        r"No backend with GPU available|cannot (currently )?connect to a GPU (backend|due to usage limits)",
         r"InsufficientInstanceCapacity|ZONE_RESOURCE_POOL_EXHAUSTED|(NC|ND|NV)\w+ Family.{0,80}quota|SkuNotAvailable",
         meaning="New accounts start with a quota of 0 for GPU machines. Capacity differs by zone.",
         fix="ask for more in the cloud's quota page (AWS: Running On-Demand G and VT instances; Google: "
-        "GPUS_ALL_REGIONS), or try another zone or type of machine",
+        "GPUS_ALL_REGIONS), or try another zone or type of machine. Colab: try later or another type; its limit on use "
+        "ends within about a day, and a paid plan gives no guarantee",
+    ),
+    strong(
+        "download.failed",
+        "a download failed: a fault of the network, not of the GPU",
+        r"<urlopen error|error occurred while downloading using \W?hf_transfer|LocalEntryNotFoundError",
+        r"(connect to|reach) .{0,6}https://huggingface\.co|MaxRetryError.{0,200}(huggingface|pypi|github|pytorch\.org)",
+        r"(download\.pytorch|huggingface|hf\.co)\S*.{0,80}(Read timed out|Connection reset|timed out)",
+        meaning="The program could not fetch a wheel, a model or a data set. Nothing was computed yet.",
+        fix="curl -I URL of the message shows whether this machine reaches it. Set HTTPS_PROXY or a mirror "
+        "(HF_ENDPOINT, pip --index-url), HF_HUB_ENABLE_HF_TRANSFER=0 for the plain downloader, or fetch the file "
+        "elsewhere, copy it, and pass its path. Nodes without network: HF_HUB_OFFLINE=1 with a filled cache",
+        follows=("oom.", "cuda.", "cuinit.", "torch.", "pip.", "import."),
+    ),
+    strong(
+        "file.truncated",
+        "a file of weights is incomplete or no such file: usually a download that was cut off",
+        r"Error while deserializing header|(Metadata|Header)IncompleteBuffer|InvalidHeaderDeserialization",
+        r"PytorchStreamReader failed (reading zip archive|finding central directory|reading file)|unexpected EOF, exp",
+        r"invalid load key, .{0,3}(v|<|\\x)|corrupted (record|checkpoint)|tensor \S+ data is not within the file "
+        r"bounds",
+        meaning="A Git LFS pointer (begins with `version`) or a page of HTML (begins with `<`) has a few hundred "
+        "bytes.",
+        fix="ls -l FILE: compare its size with the model's page, delete it and download it again (hf download REPO, "
+        "git lfs pull). If a run was ended while it saved, take the checkpoint before",
+        follows=("disk.", "oom."),
     ),
     strong(
         "memory.block",

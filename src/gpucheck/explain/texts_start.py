@@ -431,6 +431,7 @@ TEXTS: tuple[Condition, ...] = (
         r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
         r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)|(srun|sbatch|salloc): error: .{0,80}\bgres\b",
         r"invalid GRES core specification|can'?t stat gres\.conf file",
+        r"(srun|sbatch|salloc): (fatal|error): .{0,60}\b(is|are) mutually exclusive|You set --ntasks=\d+ in your SLURM",
         meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what you can request. On a "
         "drained node nvidia-smi -L must list every GPU first; then scontrol update nodename=NODE state=resume",
@@ -547,7 +548,8 @@ TEXTS: tuple[Condition, ...] = (
         r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML|(unresolvable|could not "
         r"resolve) CDI device|failed to inject CDI devices|failed to discover GPU vendor from CDI|setting up CDI "
         r"devices|failed to stat CDI host device|CDI (device )?injection failed|could not select device driver "
-        r"\W{0,4}cdi|stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
+        r"\W{0,4}cdi|error stat.?ing file \S*(nvidia|libcuda)\S*\.so\.\d{3}\.|"
+        r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
         meaning="podman, and docker with CDI, read /etc/cdi. It is missing, not readable, or older than the driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && sudo chmod a+rX /etc/cdi /etc/cdi/*; then "
         "nvidia-ctk cdi list as the user shows the devices (podman 4.1 or newer). Repeat after each driver update. "

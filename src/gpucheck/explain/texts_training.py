@@ -197,4 +197,31 @@ TEXTS: tuple[Condition, ...] = (
         fix='write "auto" for these values in the DeepSpeed file. Or pass the same arguments: --fp16, --bf16, '
         "--mixed_precision, --per_device_train_batch_size",
     ),
+    proof(
+        "tensor.fp8_shape",
+        "the matrix's sizes are no multiples of those that float8 products need",
+        r"FP8 (execution )?requires .{0,70}divisible|(dimension of mat_?\w|mat_?\w shape) to be divisible by 16 but",
+        meaning="Rows (batch × tokens) must be a multiple of 8 or 16, features of 16, and both of 32 for MXFP8.",
+        fix="pad the batch or the sequence to such a multiple. Leave layers with few rows or odd sizes in bfloat16: "
+        "te.fp8_autocast(enabled=False) around them, or torchao's module_filter_fn",
+    ),
+    hint(
+        "dist.one_gpu",
+        "the program uses one of several GPUs: probably only one process was started",
+        weak=(
+            r"\b(only|just) (uses?|using|utili[sz]\w+|(runs?|running|trains?|training) on) ((one|1|a single|"
+            r"the first)( of (the|my) (\w+ )?)? ?gpus?|gpu ?0)\b",
+            r"\b(only|just) (one|1|a single|the first|gpu ?0)( of (the|my) \w+)?( gpus?)? (is|was|gets|are)( being)? "
+            r"(used|utili[sz]ed|running|working|busy)\b|\b(second|other|2nd) gpus? (is|are|stays?|remains?)( \w+)? "
+            r"(idle|unused|at 0|empty|not (being )?used)\b",
+            r"\b(not|n.?t) (use|using|utili[sz]\w*) (both|all|multiple|the other|(all )?my|two|all \d|\d) gpus\b|"
+            r"\btraining on a single gpu\b",
+        ),
+        meaning="PyTorch uses one GPU for each process, unless the program splits the model itself.",
+        fix="start one process for each GPU: torchrun --nproc-per-node=N SCRIPT, accelerate launch --multi_gpu, "
+        'Lightning devices=N with strategy="ddp", Ultralytics device=[0,1]; in a notebook accelerate.notebook_launcher('
+        'train, num_processes=N). A model for inference is split by device_map="auto" or --tensor-parallel-size N. '
+        "CUDA_VISIBLE_DEVICES must name all",
+        follows=("oom.", "cuda.", "nccl.", "cuinit.", "tensor.", "dist.", "torch.", "hip.", "llamacpp.", "nvml."),
+    ),
 )
