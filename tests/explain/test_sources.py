@@ -50,6 +50,8 @@ OTHERS = (
     "setup.",
     "windows.device",
     "build.setuptools",
+    "build.lock",
+    "nvcc.new",
     "power.",
     "vulkan.software",
     "memory.",

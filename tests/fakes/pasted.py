@@ -21,6 +21,12 @@ REST: dict[str, str] = {
     "setup.vgpu": "nvidia-gridd: Failed to acquire license from 10.0.0.5 port 443 (Error: Communication failure)",
     "build.setuptools": "  from torch.utils.cpp_extension import BuildExtension\n"
     "ModuleNotFoundError: No module named 'pkg_resources'",
+    "build.lock": '  File "/venv/lib/python3.11/site-packages/torch/utils/file_baton.py", line 42, in wait\n'
+    "KeyboardInterrupt",
+    "nvcc.new": 'src/roi_pool.cu(56): error: identifier "cudaBindTexture" is undefined',
+    "import.twice": 'ImportError: generic_type: type "GemmAlgoDesp" is already registered!\nimport spconv.pytorch',
+    "setup.shell": "'CUDA_VISIBLE_DEVICES' is not recognized as an internal or external command,\n"
+    "operable program or batch file.",
     "crash.illegal": "import torch\nIllegal instruction (core dumped)",
     "comfyui.ended": "got prompt\nRequested to load FluxClipModel_\n\nC:\\ComfyUI>pause\nPress any key to continue",
     "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",

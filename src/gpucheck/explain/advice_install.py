@@ -30,6 +30,53 @@ ADVICE: tuple[Advice, ...] = (
         "install a stable release of torch, or let the program parse versions by packaging.version",
         title="the program cannot read the version of a nightly torch, such as 2.8.0.dev20250412",
     ),
+    of("import.name", "pip.torch", "import.twice")(
+        r"\bspconv|\bcumm\b",
+        "pip uninstall -y every spconv… and cumm… of pip list, then pip install spconv-cuXYZ alone, the newest of its "
+        "page (cu114 to cu126) that is not above torch's CUDA. It brings its own cumm",
+    ),
+    of("pip.torch")(
+        r"\.whl is not a supported wheel",
+        "python -m pip debug --verbose lists the tags that pip accepts. Take the wheel with that cpXY (cp311 is Python "
+        "3.11) and system (win_amd64, linux_x86_64), or build it: pip wheel --no-build-isolation --no-deps FOLDER",
+        title="the tags in the wheel's name do not fit this Python and system, or are invalid",
+    ),
+    of("pip.torch")(
+        lambda facts: "mac" in facts.platforms and facts.holds(r"torch[^\n]{0,40}\d\+c(?:pu|u\d)"),
+        "write the version without +cpu or +cuXYZ for macOS, from PyPI, and the build with its source only for the "
+        "other systems (pyproject.toml: markers = \"sys_platform == 'darwin'\" and its opposite)",
+        title="the project asks for a build (+cpu, +cu…) that does not exist for Macs",
+    ),
+    of("import.nvjitlink")(
+        r"torch_extensions[/\\]\S*\.so: undefined symbol: cu[a-z]+",
+        "pip install -U the package (DeepSpeed links it since), and rm -r ~/.cache/torch_extensions. Else start with "
+        "LD_PRELOAD=FOLDER/libcurand.so.10, or that of the symbol's library (…/site-packages/nvidia/curand/lib)",
+        title="an extension calls a CUDA library that it was not linked to, and that this torch does not load",
+        meaning="Other builds of torch load that library, so the same sources work there.",
+    ),
+    of("cudnn.version")(
+        r"\A(?=[\s\S]*torch)[\s\S]*but jax was built against",
+        "pip install -U torch 'jax[cuda12]' in releases for one CUDA and cuDNN, or use an environment for each. Import "
+        "jax before torch as a test: the first one's cuDNN is loaded for both",
+        title="torch's cuDNN was probably loaded first, and is older than the one that JAX was built for",
+    ),
+    of("cudnn.version")(
+        r"\A(?![\s\S]*\bjax)[\s\S]*(?:loaded runtime cudnn|mixed dnn)",
+        "pip install -U 'tensorflow[and-cuda]', which brings its cuDNN; for an old one install "
+        "the one named. LD_LIBRARY_PATH and CPATH must lead to one cuDNN (Theano: dnn.library_path, dnn.include_path)",
+        title="the program was compiled with another cuDNN than the one that is loaded",
+    ),
+    of("cupy.setup")(
+        r"pynvjitlink|cubinlinker|ptxcompiler",
+        "pip uninstall -y all that end in -cu11, then pip install cudf-cu12 cuml-cu12 (-cu13 from driver 580 on)",
+        title="the RAPIDS packages (cuDF, cuML) are for another major CUDA than the driver or toolkit here",
+    ),
+    of("import.library")(
+        r"\A(?![\s\S]*(?:cannot open|error 126))[\s\S]*\bonnxruntime(?:==| +)\d[\s\S]{0,400}\bonnxruntime-gpu[ =]+\d",
+        "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install onnxruntime-gpu alone. If another package "
+        "requires onnxruntime, install that one first",
+        title="onnxruntime and onnxruntime-gpu are both installed, and the files of the CPU's package win",
+    ),
     of("nvml.unknown")(
         r"no-cgroups ?= ?true",
         "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml, then sudo systemctl restart docker. true "
@@ -328,8 +375,8 @@ ADVICE: tuple[Advice, ...] = (
         title="Vulkan finds no driver that it can use",
     ),
     of("import.library", "import.dll")(
-        r"\A(?=[\s\S]*(?:whisper|ctranslate2))[\s\S]*cu(?:dnn|blas)\w*64_\d+\.dll",
-        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (cudnn_ops_infer64_8.dll without -U: "
+        r"\A(?=[\s\S]*(?:whisper|ctranslate2))[\s\S]*cu(?:dnn|blas)[\w ]*64_\d+\.dll",
+        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (for torch before 2.4 ctranslate2==4.4.0 "
         "'nvidia-cudnn-cu12==8.*'), and put site-packages\\nvidia\\cudnn\\bin and …\\cublas\\bin on PATH first",
         title="CTranslate2 (faster-whisper) does not find cuDNN's or cuBLAS's DLLs",
     ),

@@ -144,7 +144,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: f"pip install -U {facts.compiled}, or use its release before; else a newer system or image",
     ),
     of("import.glibc")(
-        r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version",
+        r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version|libstdc\+\+\S* (?:[a-z]+ ){0,3}conda",
         "conda install -c conda-forge 'libstdcxx-ng>=13' (GLIBCXX_3.4.33: 14), and rebuild extensions without cache",
         title="the conda environment's libstdc++ is older than the package",
     ),
@@ -238,8 +238,8 @@ ADVICE: tuple[Advice, ...] = (
         ),
     ),
     of("import.library")(
-        r"\A(?![\s\S]*(?:jetson|jetpack|tegra))[\s\S]*torch/__init__\.py\W+line \d+[\s\S]{0,500}"
-        r"\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
+        r"\A(?![\s\S]*(?:jetson|jetpack|tegra))[\s\S]*(?:torch/__init__\.py\W+line \d+[\s\S]{0,500}|import "
+        r"torch\s+(?:\w*error: ?|traceback[^\n]*\n[^\n]+\n[^\n]*error: ?))\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
         f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ installs torch's nvidia-… "
         "packages, of which one is missing (because of --no-deps, or a lock file of another index). In a project of "
         "uv: uv lock --upgrade-package torch && uv sync --reinstall-package torch",
@@ -333,13 +333,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.library", "import.dll", "torch.no_accelerator")(
         r"cudaexecutionprovider.{0,60}not (?:in )?avai|execution-providers?: inv|cuda_path is set but|"
-        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec",
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda|(?:providers:|build has) ?\[[\w, ]*cpuexec|"
+        r"onnxruntime[\s\S]{0,200}(?:get_device|\b(?:falls?|fell|falling) back to \W?cpu)|get_available_providers",
         lambda facts: (
             "put the bin folders of CUDA and cuDNN on PATH (11.8 and 8 before release 1.19, then 12 and 9)"
             if facts.holds(r"microsoft\.ml|nuget")
-            else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
-            "CUDA and cuDNN of the message (for the CPU only: onnxruntime). Then call onnxruntime.preload_dlls() (1.21 "
-            "or newer), or import torch, before the session. get_available_providers() must list CUDAExecutionProvider"
+            else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (driver "
+            "before 580: …<1.27; for the CPU only: onnxruntime), with the CUDA of the message. Then call "
+            "onnxruntime.preload_dlls(), or import torch, before it. get_available_providers() must list CUDA's"
         ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
     ),
@@ -612,7 +613,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "mac" not in facts.platforms and facts.holds(r"cuda[ _]setup:|bitsandbytes-windows"),
         "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: its releases have "
         "libraries for CUDA 11.8 and newer. python -c 'import torch; print(torch.cuda.is_available())' must print True",
-        title="this bitsandbytes is too old: it finds no library for torch's CUDA or system",
+        title="this bitsandbytes is too old, or not built: it finds no library for torch's CUDA or system",
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
     of("cuda.no_kernel")(

@@ -448,7 +448,8 @@ _TOOLKITS = (
         (numbers, f"set CUDA_HOME to a CUDA toolkit {since}, with a torch for the same CUDA; or {_NOT_OWN}")
         for numbers, since in (
             ("75", "10.0 or newer"),
-            ("80|86|87", "11.4 or newer"),
+            ("80|86", "11.1 or newer"),
+            ("87", "11.4 or newer"),
             ("89|90a?", "11.8 or newer"),
             ("10[01][af]?|120[af]?", "12.8 or newer"),
             ("103[af]?|121[af]?", "12.9 or newer"),
@@ -766,7 +767,7 @@ _READINGS: tuple[Reading, ...] = (
             r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
             r"\((?P<found>\d+, ?\d+, ?\d+)\)",
             r"Minimum supported: (?P<wanted_cudnn>\d+).{0,40}Installed version: (?P<found_cudnn>\d+)",
-            r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+            r"Loaded runtime CuDNN library: (?P<found>[\d.]+).{0,40} source was compiled with:? (?P<wanted>[\d.]+\d)",
         ),
         "cuDNN {found} was loaded, but the program needs {wanted}",
     ),

@@ -543,6 +543,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("vllm", r"pip uninstall xformers, [^;]*; else ", "use --dtype float16 on a GPU before Ampere (V100, T4); else "),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
+    ("sglang", r"install a wheel of the package instead of building it; else", "use an image tagged devel, or"),
     ("running", r"install a wheel of the package instead of building it; else install", "install"),
     ("podman", r"\. docker wants [^;]*", ""),
     ("accelerate", r"--nproc-per-node", "accelerate launch --num_processes"),

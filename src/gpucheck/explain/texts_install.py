@@ -114,7 +114,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
         meaning="There is no driver, or the container lacks the capability compute.",
         fix="install NVIDIA's driver. A container needs --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        follows=("container.", "nvml.", "kernel.", "cuinit.too_old"),
+        follows=("container.", "nvml.", "kernel.", "cuinit.too_old", "compile.libcuda"),
     ),
     strong(
         "import.library",
@@ -124,7 +124,7 @@ TEXTS: tuple[Condition, ...] = (
         r"file|(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so|Library (lib)?(cu(dart|"
         r"blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)|Could not load library "
         r"libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load "
-        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|(cudart|cublas|cufft|curand|cusolver|"
+        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|(cudart|cudnn|cublas|cufft|curand|cusolver|"
         r"cusparse)\w*\.dll.{0,40}(not found|missing|could not)|Could not (load|locate) (library )?(cudnn\w*|zlibwapi|"
         r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create "
         "CUDAExecutionProvider|CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed "
@@ -135,12 +135,16 @@ TEXTS: tuple[Condition, ...] = (
         "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
         r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
         r"library path|execution-provider\w*: invalid choice|LoadLibrary failed with error 126",
-        weak=(r"(Applied providers|Available providers|ORT build has):? ?\[(Azure\w+\W{0,4})?CPUExecutionProvider\]",),
+        weak=(
+            r"(Applied providers|Available providers|ORT build has|_available_providers).{0,9}\[(Azure.{0,24})?CPUExec"
+            r"\w+\]|onnxruntime.{0,200}(get_device\(\)\W{0,20}CPU(?!.?Exec)|(falls?|fell|falling) back to \W?CPU)",
+        ),
         meaning="The package needs another major CUDA version (the number after .so), its nvidia-… wheels are missing, "
         "or they are in site-packages/nvidia, where a program other than torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null shows where it is. If it exists, export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib). Else pip install the nvidia-… package of that version",
         follows=("cudnn.version",),
+        logged=True,
     ),
     strong(
         "import.shared",
@@ -229,6 +233,14 @@ TEXTS: tuple[Condition, ...] = (
             r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
         ),
     ),
+    strong(
+        "import.twice",
+        "two builds of one compiled package are installed or loaded, and register the same names",
+        r"generic_type: (cannot initialize )?type .{1,80}(is already registered|name is already defined)",
+        r"Only a single TORCH_LIBRARY can be used to register the namespace",
+        meaning="Two distributions (NAME and NAME-cu120) share a folder, or LD_LIBRARY_PATH leads to a second copy.",
+        fix="pip uninstall -y all that pip list | grep -i NAME shows, and install one. Else unset LD_LIBRARY_PATH",
+    ),
     proof(
         "import.glibc",
         "the system's C or C++ library is older than the package",
@@ -264,8 +276,8 @@ TEXTS: tuple[Condition, ...] = (
         r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
         r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
         meaning="Triton looks for libcuda.so.1 in `ldconfig -p`; older ones and the linker look for libcuda.so.",
-        fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH=FOLDER of libcuda.so. For -lcuda export LIBRARY_PATH=FOLDER. If "
-        "the folder has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
+        fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH=FOLDER of libcuda.so. For -lcuda export LIBRARY_PATH=FOLDER "
+        "(of a toolkit lib64/stubs). If the folder has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
     ),
     proof(
         "compile.compiler",
@@ -282,6 +294,15 @@ TEXTS: tuple[Condition, ...] = (
             r"cpp_extension.{0,900}\[WinError 2\]",
             r"\bcl\.exe\b.{0,60}\b(not found|no such file)|\bcl\.exe\b.{0,60}(找不到|未找到)",
         ),
+    ),
+    proof(
+        "setup.shell",
+        "NAME=value before a command, and export, are Unix syntax, which Windows's shells do not know",
+        r"((CMAKE|CUDA|TORCH|PYTORCH|NCCL|HF|GGML|LLAMA|VLLM|HSA|DS_BUILD|ATTENTION)_\w+?|MAX_JOBS|FORCE_\w+?|export)"
+        r"( is not recognized as|不是内部或外部命令| n'est pas reconnu| no se reconoce|(=.{0,90}?)?: The term \1)",
+        meaning="The command did not run at all, or without the variable.",
+        fix='set NAME=value (no quotes) in its own line, then the command; in PowerShell $env:NAME = "value". For '
+        "llama-cpp-python the value is -DGGML_CUDA=on, and pip install needs --force-reinstall --no-cache-dir",
     ),
     hint(
         "compile.launcher",
@@ -428,6 +449,17 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "
         "newer (CXX=g++-11). If the package sets -std=c++14 itself, update it, or write c++17 in its setup.py",
+    ),
+    strong(
+        "nvcc.new",
+        "the sources are for an older CUDA toolkit, which still had this header, function or implied #include",
+        r"namespace (thrust|cub) has no member|is not a member of (thrust|cub)|texture is not a template|"
+        r"(cuda(Un)?BindTexture\w{0,9}?|textureReference|cusparse[SDCZ](csr|bsr|gthr)\w{1,20}?|__shfl(_up|_down|_xor)?)"
+        r" ?(is undef|was not decl)|cudaDeviceProp has no member (named )?(\w*clock|compute_?mode)|"
+        r"CUDA::nvToolsExt but the target was not found|(cuda/experimental/|texture_fetch)[\w.]+: ?(No such|file n)",
+        meaning="CUDA 12 removed texture references and old cuSPARSE calls, 13 cub::Sum and fields of cudaDeviceProp.",
+        fix="use the project's newest release or a fork; else set CUDA_HOME to the CUDA toolkit that it names, with a "
+        "torch for the same CUDA. For thrust::device write #include <thrust/execution_policy.h> at the top of the file",
     ),
     proof(
         "nvcc.arch",

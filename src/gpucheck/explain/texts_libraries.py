@@ -88,10 +88,10 @@ TEXTS: tuple[Condition, ...] = (
         "cudnn.version",
         "cuDNN, or one of its libraries, has the wrong version",
         r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|cuDNN version "
-        r"incompatibility|(Could not load|undefined) symbol:? cudnn\w+|Loaded runtime CuDNN library: [\d.]+ but "
-        r"source was compiled with|libcudnn\w*\.so[.\d]*: undefined symbol|Found cuDNN version \d+, but \w+ was built "
-        r"against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|incompatible)|"
-        r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
+        r"incompatibility|(Could not load|undefined) symbol:? cudnn\w+|Loaded runtime CuDNN library: [\d.]+.{0,40} but "
+        r"source was compiled|Mixed dnn version|libcudnn\w*\.so[.\d]*: undefined symbol|Found cuDNN version \d+, but "
+        r"\w+ was built against|Outdated cuDNN installation found|cuDNN version .{0,40}(mismatch|does not match|"
+        r"incompatible)|(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         meaning="All libraries of cuDNN must have the same version.",
         fix="pip install nvidia-cudnn-cu12 (cu11, cu13) in the version that the message or `pip show torch` names. "
         "LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()' shows which is found first. If "

@@ -329,7 +329,7 @@ TEXTS: tuple[Condition, ...] = (
         "a package's compiled kernels are not installed",
         r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
         r"Found empty \W?transformer-engine|transformer_engine\S+ in _load_library.{0,200}StopIteration|"
-        r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
+        r"CUDA extension not installed|import \W?autogptq_cuda",
         r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute|kernels for auto_gptq are not",
         r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
@@ -406,6 +406,17 @@ TEXTS: tuple[Condition, ...] = (
         "THCudaCheck → C10_CUDA_CHECK, THCState_getCurrentStream(state) → at::cuda::getCurrentCUDAStream(), x.type() → "
         "x.scalar_type(), THC/THC.h → ATen/cuda/CUDAContext.h. Or use a torch of its time in a new environment",
     ),
+    strong(
+        "build.lock",
+        "the build of an extension waits for another one: usually an interrupted build left its lock file behind",
+        r"file_baton\.py,? line \d+,? in wait|wait \(\S{0,200}file_baton\.py|detected PyTorch CPP extension'?s lock",
+        meaning="torch.utils.cpp_extension waits as long as the file called lock exists in the extension's folder.",
+        fix="end the program's processes, rm -r ~/.cache/torch_extensions ($TORCH_EXTENSIONS_DIR), and start one first",
+        weak=(
+            r"\b(stuck|hangs?|hanging|hung|freezes)\b.{0,300}(PyTorch extensions root|torch_extensions|cpp_extension)",
+            r"(PyTorch extensions root|Detected CUDA files).{0,400}\b(stuck|hangs?|hanging|hung|freezes|no progress)\b",
+        ),
+    ),
     hint(
         "build.extension",
         "an extension of torch could not be compiled",
@@ -467,20 +478,20 @@ TEXTS: tuple[Condition, ...] = (
         "pip.torch",
         "the installer finds no version of a package for this Python and system",
         r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it doesn'?t "
-        r"have a source distribution or wheel|Could not find a version that satisfies the requirement (py)?(torch\w*|"
-        r"triton|bitsandbytes|detectron2|mmcv|vllm|\w+-gpu)\b|No matching distribution found for (py)?(torch\w*|triton|"
-        r"bitsandbytes|detectron2|mmcv|vllm|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|"
-        r"triton|xformers)\b|Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b|"
-        r"torch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch|"
-        r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch|PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing "
-        r"provides (requested )?(pytorch|cudatoolkit)",
+        r"have a source distribution or wheel|(Could not find a version that satisfies the requirement|No matching "
+        r"distribution found for) (py)?(torch\w*|triton|bitsandbytes|detectron2|mmcv|vllm|xformers|flash.attn|spconv|"
+        r"cumm|cupy|tensorrt|nvidia|jaxlib|\w+-gpu)\b|there (is|are) no versions? of (torch|torchvision|torchaudio|"
+        r"triton|xformers)\b|Unable to find (installation )?candidates for (torch|torchvision|torchaudio|triton)\b|"
+        r"(torch|attn|xformers|triton|_cuda|\+cu\d)\S*\.whl is not a supported wheel|"
+        r"ResolvePackageNotFound.{0,200}\b(py)?torch|\b404\b.{0,200}/redist/jp/v\d+/\S*torch|"
+        r"PackagesNotFoundError(?=.{0,200}\b(pytorch|cudatoolkit))|nothing provides (requested )?(pytorch|cudatoolkit)",
         "distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
         meaning="pip's index lacks the version (only PyTorch's has +cu…), or no wheel fits this Python or system.",
         fix="compare python --version with the release's Python versions. Use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         common=(
             r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",
-            r"Unable to find installation candidates for",
+            r"Unable to find installation candidates for|\.whl is not a supported wheel on this platform",
         ),
     ),
     strong(
@@ -489,7 +500,7 @@ TEXTS: tuple[Condition, ...] = (
         r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
         r"xformers|cuda-toolkit|nvidia-\w+)\b|(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
-        r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
+        r"(requires|requirement) (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you.{0,3}have",
         r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
         r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         meaning="pip finds no version that fits both, or installed one that another package does not accept.",

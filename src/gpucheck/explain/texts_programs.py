@@ -34,6 +34,7 @@ TEXTS: tuple[Condition, ...] = (
         "cupy.setup",
         "CuPy is missing, or does not fit the CUDA here",
         r"Cannot use GPU, CuPy is not installed|Failed to import CuPy|CuPy (failed to (load|import)|is not correct)",
+        r"JitifyException|No module named \W?(pynvjitlink|cubinlinker|ptxcompiler)",
         r"multiple CuPy packages are installed|cupy.{0,300}(cannot open source file|nvrtc: error|NVRTC_ERROR)",
         r"ValueError: (GPU is not accessible\. Was the library installed|No GPU devices detected)|name gpu_ops is not",
         meaning="spaCy and others use the GPU through CuPy. Its wheel is for one major version of CUDA.",

@@ -45,8 +45,9 @@ TEXTS: tuple[Condition, ...] = (
     ),
     strong(
         "cuinit.34",
-        "the libcuda that was found is a stub, or older than the program's CUDA",
-        r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
+        "a CUDA library that was found (usually libcuda) is a stub, or older than the program's CUDA",
+        r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library|"
+        r"running using the stub version of \w+",
         # Functions of libcuda. The excluded names are those of CUDA's other libraries.
         r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         meaning="LD_LIBRARY_PATH leads to another libcuda (stubs, compat), or the driver lacks the function.",
@@ -285,7 +286,7 @@ TEXTS: tuple[Condition, ...] = (
         + _DOCTOR,
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
-        common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
+        common=(r"no (usable |suitable )?accelerator (was |is )?(found|avail|detect)|No hardware acceleration could",),
         logged=True,
         weak=(
             r"\bcuda\.?_?(is_)?available\b\W{0,12}((it|is|was|as|return\w*|always|still|gives?|就?是|为) "
