@@ -116,7 +116,7 @@ _ONE = {
     ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.((?:9|10)\.\d|1\d)\b"),
     "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
-    "wanted": re.compile(rf"(?:{_ASKED}torch\w*==[\d.]+\+|looking in indexes: \S*/whl/)((?:cu|cpu|rocm|xpu)[\d.]*)"),
+    "wanted": re.compile(rf"(?:{_ASKED}torch\w*[=( ]+[\d.]+\+|in indexes: \S*/whl/)((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3}(?!\.))[af]?\b"

@@ -124,8 +124,8 @@ TEXTS: tuple[Condition, ...] = (
         r"file|(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so|Library (lib)?(cu(dart|"
         r"blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)|Could not load library "
         r"libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load "
-        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|(cudart|cudnn|cublas|cufft|curand|cusolver|"
-        r"cusparse)\w*\.dll.{0,40}(not found|missing|could not)|Could not (load|locate) (library )?(cudnn\w*|zlibwapi|"
+        r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|cu(dart|dnn|blas|fft|rand|solver|sparse)"
+        r"\w*\.dll.{0,40}(not (found|conf)|missing|could not)|Could not (load|locate) (library )?(zlibwapi|cudnn\w*|"
         r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create "
         "CUDAExecutionProvider|CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed "
         "to open (lib)?nvvm)|CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai|"
@@ -166,7 +166,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
-        r"(No such operator|Could not run) '?torchvision::nms|TorchAudio has CUDA version [\d.]+\b",
+        r"(No such operator|Could not run|not find the operator) '?torchvision::nms|TorchAudio has CUDA version \d",
         meaning="torchvision was built for another torch, or one is a build for the CPU and the other for CUDA.",
         fix="reinstall torchvision at the release that fits this torch, from the same index of PyTorch",
     ),
@@ -229,7 +229,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A package was compiled for NumPy 1 (torch before 2.3) and NumPy 2 is installed, or NumPy is missing.",
         fix="pip install 'numpy<2', or update the package that the traceback imports last",
         common=(
-            r"NumPy 1\.x cannot be run in|numpy\.dtype size changed, may indicate binary incompat",
+            r"NumPy 1\.x cannot be run in|numpy\.dtype size changed|compiled against A[PB]I version 0x",
             r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
         ),
     ),
@@ -254,7 +254,7 @@ TEXTS: tuple[Condition, ...] = (
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found|(GLIBCXX|CXXABI)_[\d.]+'? not found",
         ),
-        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton|singularity",
+        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton|singularity|jaxlib|tensorflow|onnxruntime",
     ),
     strong(
         "import.dll",
@@ -262,7 +262,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll|module \S+llama\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
-        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff)\w*:",
+        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff|onnxruntime|tensorflow)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL is named",
@@ -419,7 +419,7 @@ TEXTS: tuple[Condition, ...] = (
         "needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined|No "
         "CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
         r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found|cannot find "
-        r"-l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
+        r"-l(cudart\w*|cudadevrt|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
         r"setup\.py.{0,1500}TypeError: unsupported operand type\(s\) for \+: NoneType and str",
         meaning="The installation compiles an extension and needs nvcc. torch itself does not.",
         fix="install a wheel of the package instead of building it; else install the toolkit of torch's CUDA (python "
@@ -453,7 +453,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "nvcc.new",
         "the sources are for an older CUDA toolkit, which still had this header, function or implied #include",
-        r"namespace (thrust|cub) has no member|is not a member of (thrust|cub)|texture is not a template|"
+        r"namespace (thrust|cub) has no member|not a member of (thrust|cub(?![a-z]))|texture is not a template|"
         r"(cuda(Un)?BindTexture\w{0,9}?|textureReference|cusparse[SDCZ](csr|bsr|gthr)\w{1,20}?|__shfl(_up|_down|_xor)?)"
         r" ?(is undef|was not decl)|cudaDeviceProp has no member (named )?(\w*clock|compute_?mode)|"
         r"CUDA::nvToolsExt but the target was not found|(cuda/experimental/|texture_fetch)[\w.]+: ?(No such|file n)",
