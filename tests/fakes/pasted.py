@@ -108,6 +108,12 @@ REST: dict[str, str] = {
     "cuda.remap_pending": "Remapped Rows of the GPU\n Uncorrectable Error : 4\n  Pending : Yes",
     "host.memory": "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
     "memory.block": "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB!",
+    "tensorrt.arch": "IBuilder::buildSerializedNetwork: Error Code 9: API Usage Error (Target GPU SM 61 is not "
+    "supported by this TensorRT release.)",
+    "triton.backend": "failed to load 'x': Unsupported: Triton backend API version does not support this backend",
+    "directml.failed": "onnxruntime\\core\\providers\\dml\\DmlExecutionProvider\\src\\MLOperatorAuthorImpl.cpp(2482) "
+    "Exception(3) tid(ae54) 80070057 The parameter is incorrect.",
+    "llamacpp.output": "llama-server with -sm row gives gibberish output on two GPUs, with -sm layer it is right",
     "container.mac": "on an M3 Max Ollama is extremely slow in Docker, llama.cpp natively is fast",
     "cloud.quota": "You have requested more vCPU capacity than your current vCPU limit of 0 allows",
     "mig.one": "I made 7 MIG 1g.10gb instances on the A100, but torch.cuda.device_count() returns 1",

@@ -187,6 +187,61 @@ ADVICE: tuple[Advice, ...] = (
         "copy stays on the GPU, and that of every rank on GPU 0",
         title="GPU memory is full at or after the load of a checkpoint, of which probably a second copy lies there",
     ),
+    of("cublas.not_supported", "cudnn.not_initialized")(
+        r"arch_?mismatch[\s\S]{0,60}c(?:ublas|udnn)_?create|c(?:ublas|udnn)_?create[\s\S]{0,60}arch_?mismatch",
+        "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu126",
+        title="the CUDA of this torch has no code for the GPU's generation: CUDA 13 dropped Maxwell, Pascal and Volta",
+    ),
+    of("cutlass.arch", "cuda.no_kernel")(
+        r"common_ops[\s\S]*(?:undefined symbol|libnvrtc|libcudart)|(?:sglang|sgl[-_]kernel)[\s\S]*error code no kernel",
+        "pip install --force-reinstall sglang-kernel (once sgl-kernel) in the release for this torch, --index-url "
+        "https://docs.sglang.ai/whl/cuXYZ for its CUDA (RTX 50, GB10: cu130). Or use the image lmsysorg/sglang",
+        title="sgl-kernel was built for another CUDA or torch, or has no code for this GPU",
+    ),
+    of("cutlass.arch")(
+        r"\A(?![\s\S]*\b(?:gtx|p100|v100))[\s\S]*(?:major versions \[[\d, ]*12\b|flashinfer requires gpus with sm75)",
+        "export CUDA_HOME=/usr/local/cuda-12.9 or newer, rm -r ~/.cache/flashinfer; else install flashinfer-jit-cache",
+        title="FlashInfer builds nothing for this GPU: probably its CUDA toolkit is too old (12.x GPUs need 12.9)",
+    ),
+    of("nvcc.old")(
+        r"expected a number|unknown option \W*(?:f(?!maf)|w[a-z]|m(?:arch|avx|fma|sse|f16c|tune)|pthread)",
+        "unset CFLAGS CXXFLAGS, and build without such flags (llama.cpp: -DGGML_NATIVE=OFF) in a new folder; update it",
+        title="a flag for the C++ compiler reached nvcc, which reads it as its own option",
+    ),
+    of("nvcc.arch")(r"parameter packs not expanded", becomes="nvcc.host_compiler"),
+    of("nvcc.arch", "cuda.feature")(
+        r"__\w+ is undefined|(?:tmpxft|nvcc)[\s\S]*instruction \S+ not supported on \.target",
+        "build for this GPU alone (-DCMAKE_CUDA_ARCHITECTURES=86, TORCH_CUDA_ARCH_LIST=8.6), or use newer sources",
+        title="the build compiles code for an architecture that lacks its instructions",
+    ),
+    of("oom.cuda", "oom.other", "oom.nvml")(r"nvmapmem\w+: \d+ error 12", becomes="memory.block"),
+    of("memory.block")(
+        r"nvmapmem|cumemaddressreserve",
+        "build llama.cpp with -DGGML_CUDA_NO_VMM=ON. For NvMap (since L4T 36.4.7) reboot, then update JetPack",
+        title="the Jetson refuses one large block, although memory may be free",
+    ),
+    of("oom.cuda")(
+        r"insufficient (?:gpu memory for kv|vram in split)|kv ?cache allocation failed",
+        "use a shorter context, fewer sequences (--max-num-seqs), a smaller cache type (fp8; exllama: Q8, Q4) or model",
+        title="beside the weights, GPU memory does not hold the cache of this context",
+    ),
+    of("hip.arch")(
+        r"\A(?![\s\S]*rocblas error)[\s\S]*(?:rocblaslt error|hipblaslt)[\s\S]*tensilelibrary",
+        "ignore it while the program runs, by rocBLAS. A newer release of the program, or of its ROCm, may have them",
+        title="this ROCm has no hipBLASLt files for the GPU, which usually only makes it slower",
+    ),
+    of("llamacpp.cpu", "hip.none")(
+        r"\A(?![\s\S]*(?:\bwsl|windows|docker desktop))[\s\S]*/dev/dri\b[^\n]{0,40}(?:not exist|no such file)",
+        "run lspci -nnk on the host: the GPU must show `Kernel driver in use: amdgpu` (i915, xe), not vfio-pci. For "
+        "none sudo modprobe amdgpu, without nomodeset and blacklist lines; sudo dmesg | grep amdgpu says why",
+        title="the host has no /dev/dri: its kernel driver for the GPU is not loaded, so no container can use it",
+    ),
+    of("llamacpp.cpu")(
+        r"(?:igpu|uhd|iris|integrated)\b[^\n]{0,80}(?:ignor\w+|instead of|rather than) [^\n]{0,20}(?:rtx|nvi|dgpu|ded)",
+        "set OLLAMA_VULKAN=0 for the server (llama.cpp: --device CUDA0). If it then uses the CPU, install it afresh",
+        title="the program computes on the integrated GPU instead of the NVIDIA card: probably through Vulkan",
+    ),
+    of("tensorrt.engine")(r"unable to load plan file", certainty="strong"),
     *advice_install.ADVICE,
     *advice_setup.ADVICE,
     of("dtensor.mixed")(
@@ -261,7 +316,7 @@ ADVICE: tuple[Advice, ...] = (
         r"libamdhip64|libhsa-runtime|amdkfd_ioc|\brocm|\bradeon|\brx ?[567]\d00",
         "rocminfo | grep gfx shows the GPU. Set HSA_OVERRIDE_GFX_VERSION to a relative's: 9.0.0 (gfx90c), 10.3.0 "
         "(gfx103x), 11.0.0 (gfx110x). To skip an integrated GPU, set HIP_VISIBLE_DEVICES=N. Else update ROCm and torch",
-        title="ROCm probably has no code for this AMD GPU, or uses the integrated one",
+        title="ROCm probably has no code for this AMD GPU, uses the integrated one, or is a faulty nightly build",
     ),
     of("numerics.nan")(
         r"nansexception|nans was produced|"
@@ -672,10 +727,11 @@ ADVICE: tuple[Advice, ...] = (
         title="the model needs more RAM than is free",
     ),
     of("dist.world_size")(
-        r"attention heads|quantization block_|min_thread_|block_size_k|quantized weight shape",
+        r"attention heads|block_[nk]|min_thread_|block_size_k|group_size|quantized weight shape",
         "choose a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang "
-        "--tp N), with other GPUs in --pipeline-parallel-size or --data-parallel-size. Or use another quantisation",
-        title="the attention heads, or the blocks of the weights, cannot be divided among these GPUs",
+        "--tp N), with other GPUs in --pipeline-parallel-size or --data-parallel-size (experts: "
+        "--enable-expert-parallel). Or use another quantisation, or its kernel without Marlin (gptq, awq)",
+        title="the attention heads cannot be divided among these GPUs, or a layer into blocks of this quantisation",
     ),
     of("cuda.ordinal")(
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"

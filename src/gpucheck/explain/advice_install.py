@@ -534,7 +534,7 @@ ADVICE: tuple[Advice, ...] = (
         title="TensorFlow has no GPU in Windows after 2.10, and 2.10 needs CUDA 11.2 and cuDNN 8.1",
     ),
     of("xpu.none")(
-        r"\b(?:docker|podman|container|lxc)\b",
+        r"\A(?![\s\S]*clgetplatformids)[\s\S]*\b(?:docker|podman|container|lxc)\b",
         "use a newer image, or Intel's newest compute runtime in it (libze-intel-gpu1, intel-opencl-icd; B580: 24.48 "
         "or newer). For an older one on kernel 6.8 or newer, add -e NEOReadDebugKeys=1 -e OverrideGpuAddressSpace=48. "
         "Pass --device /dev/dri --group-add with the number of the host's render. sycl-ls must list level_zero:gpu",

@@ -218,7 +218,7 @@ ADVICE: tuple[Advice, ...] = (
             facts.holds(r"\bmi(?:[123]\d\dx?|[56]0)\b|\binstinct\b|\bgfx9[045]\w+")
             or (
                 bool(facts.names & {"native", "llama"})
-                and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama\b|koboldcpp"))
+                and not (facts.torch or "windows" in facts.platforms or facts.holds(r"\bollama|koboldcpp|tensilelib"))
             )
         ),
         "use a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or build it in an empty "
@@ -231,7 +231,7 @@ ADVICE: tuple[Advice, ...] = (
             "set HSA_OVERRIDE_GFX_VERSION="
             + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
             + " for the server, as for a close relative (Ollama: Environment= in sudo systemctl edit ollama, "
-            "docker run -e); else use a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+            "docker run -e; llama.cpp: built for that one). Else use a newer release, or Vulkan (OLLAMA_VULKAN=1)"
             if "llama" in facts.names
             else f"use a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; else AMD's TheRock)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
@@ -393,8 +393,8 @@ ADVICE: tuple[Advice, ...] = (
         meaning="A torch without CUDA is right for this machine. The program must use the CPU.",
     ),
     of("nvcc.old")(
-        r"unknown option|has no member",
-        "put CUDA toolkit 12.8 or newer into CUDA_HOME and PATH (nvcc --version), and rm -r ~/.cache/flashinfer. To "
+        r"unknown option|has no member|requires cuda \d",
+        "put CUDA toolkit 12.8 or newer (13 if named) into CUDA_HOME and PATH, and rm -r ~/.cache/flashinfer. To "
         "avoid a build, install flashinfer-cubin and flashinfer-jit-cache, or set vLLM VLLM_USE_FLASHINFER_SAMPLER=0",
         title="the CUDA toolkit in use is older than the package's sources expect",
     ),

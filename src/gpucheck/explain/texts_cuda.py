@@ -194,12 +194,11 @@ TEXTS: tuple[Condition, ...] = (
         r"but this machine only has|(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than "
         r"(the number of )?available GPUs|only \d+ devices? available, \d+ requested|(local_rank|device_?id|device "
         r"ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of bounds|available GPUs|not visible)|"
-        r"Only \d+ device\(s\) available|AssertionError: Invalid device id|(logical device \d+ )?is not visible "
-        r"\(?(in )?(CUDA|HIP)_VISIBLE_DEVICES|do you have enough GPUs\?|Less than two GPU ids were configured|"
-        r"Insufficient device count|local_world_size \(\d+\) must be less than or equal to the number of visible "
-        r"devices|to less than max local gpu count",
+        r"Only \d+ device\(s\) available|AssertionError: Invalid device id|(logical device \d+ )?is not visible \(?(in "
+        r")?(CUDA|HIP)_VISIBLE_DEVICES|do you have enough GPUs\?|Less than two GPU ids were configured|Insufficient "
+        r"device count|local_world_size \(\d+\) must be less than or equal to the number of visible devices|to less "
+        r"than max local gpu count|Each process is one gpu",
         r"(cuda|hip)ErrorInvalidDevice\b|\bDevice index (value )?(\S* ?is )?out of( index)? range",
-        "Each process is one gpu",
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers GPUs "
         "from 0. A launcher may also have started more processes than there are GPUs.",
         fix="use only numbers below what python -c 'import torch; print(torch.cuda.device_count())' prints. They start "
@@ -379,14 +378,13 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "hip.none",
         "ROCm finds no GPU, or has no permission to open it",
-        r"no ROCm-capable device is detected|No HIP GPUs are available|Tensile host: No devices found",
-        r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed",
-        r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
-        r"(Failed|Unable) to (open|get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm",
-        r"adding custom device \W{0,2}/dev/(kfd|dri)|not supported in kfd|PCI rejects atomics|ZLUDA failed to "
-        r"initialize|ROCm: no agent was",
-        r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
-        r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES|crw-{7} .{0,60}\bkfd\b",
+        r"no ROCm-capable device is detected|No HIP GPUs are available|Tensile host: No devices found|is not member of "
+        r".{0,3}(render|video).{0,3} group|ROCk module is NOT loaded|amdgpu_get_auth .{0,4} failed|"
+        r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed|(Failed|Unable) to (open|"
+        r"get).{0,20}/dev/kfd( read-write: Cannot allocate memory)?|open /dev/kfd: perm|adding custom device "
+        r"\W{0,2}/dev/(kfd|dri)|not supported in kfd|PCI rejects atomics|ZLUDA failed to initialize|ROCm: no agent was|"
+        r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False|crw-{7} .{0,60}\bkfd\b",
         meaning="ROCm reads and writes /dev/kfd and /dev/dri/render*. The user is not in the groups render and video, "
         "the container did not get the files, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. For a "
@@ -459,15 +457,14 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "cuda.feature",
         "this GPU's generation lacks what an operation needs",
-        "(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
+        r"(supported|available) (only )?(on|for) GPUs with compute capability|requires? (a )?(GPU with )?(CUDA "
         r")?(compute )?capability (of )?(>=|at least|\d)|Rowwise scaling is not currently supported on your device|"
         r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)|num_ctas > 1 requires|"
         r"requires? an SM\d+[- ]?class GPU|not supported on .target|Feature '[\w.:]+' requires .target sm_\d+\w?( or "
         r"higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)|Cannot "
         r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
-        r"requested but not supported|Capability [\d.]+\) or newer arch",
+        r"requested but not supported|Capability [\d.]+\) or newer arch|requires \.target sm_\d+ or higher",
         r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
-        r"requires \.target sm_\d+ or higher",
         meaning="The operation uses instructions or memory of newer GPUs (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="choose another data type, backend or attention in the program (slower), or use a GPU of the named "
         "capability. nvidia-smi --query-gpu=name,compute_cap --format=csv shows this GPU's",
@@ -494,10 +491,11 @@ TEXTS: tuple[Condition, ...] = (
         r"\bXPU is not available\b|Could not load Intel Extension for Tensorflow\W{0,2} GPU backend",
         r"torch\.xpu\.device_count\(\)\W{0,4}((is|returns?|=+) )?\W{0,3}0\b|SYCL runtime fails to find",
         r"\bsycl-ls\b.{0,30}\bonly (lists|shows) .{0,30}cpu\b",
-        r"(libmkl_sycl\w*|libze_intel_gpu)\.so[.\d]*: cannot open shared object file",
+        r"(libmkl_sycl\w*|libze_intel_gpu)\.so[.\d]*: cannot open shared object file|CLDNN ERROR.{0,9}clGetPlatformIDs",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch has no XPU.",
         fix="ls -l /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. sycl-ls lists "
-        "the driver's devices. For OpenVINO also install Intel's OpenCL driver (sudo apt-get install intel-opencl-icd)",
+        "the driver's devices. OpenVINO needs OpenCL too (intel-opencl-icd), a container --device /dev/dri --group-add "
+        "ID",
         weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
         logged=True,
     ),

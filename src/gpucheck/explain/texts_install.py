@@ -126,15 +126,17 @@ TEXTS: tuple[Condition, ...] = (
         r"libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so|Cannot load symbol cudnn\w+|Unable to load "
         r"any of \{lib(cudnn|cublas|nv)|Cannot dlopen some GPU libraries|cu(dart|dnn|blas|fft|rand|solver|sparse)"
         r"\w*\.dll.{0,40}(not (found|conf)|missing|could not)|Could not (load|locate) (library )?(zlibwapi|cudnn\w*|"
-        r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create "
+        r"cublas\w*|cudart\w*|nvrtc\w*)\.dll|lib(cudart|cublas|cusparse|nvrtc)\.so[.\d]* not found|Failed to create "
         "CUDAExecutionProvider|CUDA backend failed to initialize: Unable to load cu|(libNVVM cannot be found|failed "
-        "to open (lib)?nvvm)|CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider is not avai|"
+        "to open (lib)?nvvm)|CUDA_PATH is set but CUDA wasn'?t able to be loaded|CUDAExecutionProvider (is not avai|"
+        "not available in)|"
         r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names|lib(nccl|"
         r"torch_cuda)[\w-]*\.so[.\d]*: cannot open shared object file|lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|"
         r"hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared "
         "object file|(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
         r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)|make sure libcudnn\w*\.so[.\d]* is in your "
-        r"library path|execution-provider\w*: invalid choice|LoadLibrary failed with error 126",
+        r"library path|execution-provider\w*: invalid choice|LoadLibrary failed with error 126|"
+        r"onnxruntime_providers_\w+\.(dll|so) (which )?depends on",
         weak=(
             r"(Applied providers|Available providers|ORT build has|_available_providers).{0,9}\[(Azure.{0,24})?CPUExec"
             r"\w+\]|onnxruntime.{0,200}(get_device\(\)\W{0,20}CPU(?!.?Exec)|(falls?|fell|falling) back to \W?CPU)",
@@ -200,12 +202,11 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "import.torch_too_old",
         "a package needs another version of torch",
-        r"cannot import name '?\w+'? from '?torch\.|Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
-        r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
-        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
-        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+(?!.{0,4}torch.{0,3}is not a package)",
-        r"Unknown attribute allow_fp16_accumulation",
-        r"invalid literal for int\(\) with base 10: \W?(dev|a0|rc)\d*",
+        r"cannot import name '?\w+'? from '?torch\.|Disabling PyTorch because PyTorch >= ?[\d.]+ is required|(requires|"
+        r"needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))|Unknown attribute "
+        r"allow_fp16_accumulation|invalid literal for int\(\) with base 10: \W?(dev|a0|rc)\d*",
+        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+|No "
+        r"module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+(?!.{0,4}torch.{0,3}is not a package)",
         meaning="The package uses a function that this torch lacks, because torch is older or newer than expected.",
         fix="pip show torch NAME; then install the versions of both that the package's release notes name",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -378,6 +379,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "build.header",
         "the compiler does not find a header",
+        r"fatal error: \W?mpi\.h\b",
         meaning="The missing header is the cause. The errors below it follow.",
         fix="find / -name 'HEADER' 2>/dev/null shows it: add its folder to CPATH. Else install its package (apt-file "
         "search HEADER, dnf provides '*/HEADER'). In a checkout: git submodule update --init --recursive",
@@ -442,10 +444,10 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc or the C++ compiler is older than the sources expect (C++17, options)",
         r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option|#error .{0,20}(You need C\+\+1[47]|"
         r"C\+\+1[47] (or later )?compatible compiler)|unrecognized command line option \W?-std=(gnu|c)\+\+1[47]|nvcc "
-        r"fatal *: Unknown option|namespace \W?std\W? has no member|The -std=c\+\+1[47] flag is not supported with the "
-        "configured host compiler",
-        r"namespace \W?cooperative_groups\W? has no member",
-        r"cuda_fp8\.h\b|too old version of GCC",
+        r"fatal *: (\S{1,40}: expected a number|Unknown option)|namespace \W?std\W? has no member|The -std=c\+\+1[47] "
+        r"flag is not supported with the configured host compiler|namespace \W?cooperative_groups\W? has no member",
+        r"cuda_fp8\.h\b|\brequires CUDA \d+(\.\d+)? or (later|newer)\. Current CUDA version",
+        r"too old version of GCC",
         meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version shows the toolkit. Install the toolkit of torch's CUDA, set CUDA_HOME, and use gcc 9 or "
         "newer (CXX=g++-11). If the package sets -std=c++14 itself, update it, or write c++17 in its setup.py",
@@ -465,6 +467,7 @@ TEXTS: tuple[Condition, ...] = (
         "nvcc.arch",
         "the CUDA toolkit does not know an architecture",
         r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
+        r"identifier \W?__(dp[24]a\w*|h(add|mul|fma|sub|max|min)2?|nanosleep|reduce_\w+_sync)\W? is undefined|"
         r"nvcc fatal ?: Unsupported gpu|Value \W?(native|all|all-major|any)\W? is not defined for option",
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="export TORCH_CUDA_ARCH_LIST with only this GPU's number (nvidia-smi --query-gpu=compute_cap "

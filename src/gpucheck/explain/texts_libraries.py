@@ -414,7 +414,7 @@ TEXTS: tuple[Condition, ...] = (
         r"but the current world size is|number of tasks per node configured in SLURM .{0,60}does not match|Bootstrap "
         r"Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)|group'?s (world )?size should "
         r"be less or equal to the world|tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of "
-        r"attention heads)|not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by "
+        r"attention heads)|not divisible by .{0,24}(block_[nk]|min_thread_[nk]|group_size)|must divisible by "
         r"BLOCK_SIZE_K|not aligned with the quantized weight shape|num_heads must be divisible by",
         r"num_processes: 1\b.{0,200}num_machines: [2-9]",
         r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) (divi|evenly|equal|match|valid)",
@@ -743,6 +743,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)|Expected is_sm\w+ ?(\|\| "
         r"?is_sm\w+ ?)*to be true|FlashAttention backward for head dim > \d+ requires|Flash ?Attention ?[\d.]* "
         "requires compute capability|(Flash|Mem Efficient) attention only supports gpu architectures in the range",
+        r"requires Flash Attention enabled models",
         r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
         meaning="FlashAttention 2 needs 8.0 or newer with 16 bits, 3 a Hopper GPU (9.0), 4 Hopper or Blackwell.",
         fix='set attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend '

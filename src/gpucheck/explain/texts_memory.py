@@ -27,7 +27,7 @@ TEXTS: tuple[Condition, ...] = (
         r".{0,30}could not be allocated|on GPU:\d+ failed\. Status: out of memory|insufficient (GPU|CUDA|video|VRAM) "
         r"?memory|Cuda (Runtime|Driver) \(out of memory\)|Allocator \(GPU_\d+_bfc\) ran out of memory trying to "
         "allocate(?!.{0,200}not a failure)|Dst tensor is not initialized|(insufficient|not enough) (GPU|CUDA|video|"
-        "VRAM) ?(video )?memory|Insufficient free VRAM",
+        "VRAM) ?(video )?memory|Insufficient (free )?VRAM(?! ?of)",
         r"HAMI-core ERROR.{0,80}\bOOM \d|Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: "
         r"?[\d.]+ ?[GM]i?B|\bCuda Error in \S*allocate\S*: 2\b|\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( "
         r"memory)?( is| went| ran| error)*\W*(oom|out|full)\b|\b(cuda|gpu|vram|torch) ?(ran |run )?(oom|out of memory|"

@@ -122,7 +122,7 @@ TEXTS: tuple[Condition, ...] = (
         "the process crashed in compiled code",
         r"Signal 11 \(SIGSEGV\)|Segfault encountered|\A\W*(fatal python error: )?(segfault|"
         r"segmentation fault)( \(core dumped\))?\W*\Z|ERROR: Unexpected segmentation fault encountered in worker",
-        r"(exitcode ?:|exits with return code =) ?-11\b",
+        r"(exitcode ?:|exits with return code =) ?-11\b|to shutdown with signal 11\b",
         r"segmentation fault +(\(core dumped\) +)?nvidia-smi\b",
         weak=(r"\bcrash\w*\b.{0,80}\bcore dump(ed)?\b",),
         meaning="Libraries do not fit together (an extension was built for another torch), or a driver fails.",
@@ -157,7 +157,7 @@ TEXTS: tuple[Condition, ...] = (
         "crash.bus",
         "the process read memory that does not exist",
         r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
-        r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
+        r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent|to shutdown with signal 7\b",
         meaning="Usually /dev/shm is full. Else a memory-mapped file was truncated while it was read.",
         fix=_SHM + ". df -h of the folders of data, checkpoints and caches shows whether a disk is full",
         symptom=True,
@@ -286,7 +286,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="explain the whole log from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log. --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         symptom=True,
-        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core)[/\\]",),
+        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core|compilation)[/\\]",),
         follows=_BELOW,
     ),
     strong(
@@ -333,7 +333,7 @@ TEXTS: tuple[Condition, ...] = (
         r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute|kernels for auto_gptq are not",
         r"does not have one of build variants|MXFP4 quantization requires \W{0,2}triton .{0,20}kernels installed",
         r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
-        r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
+        r"(No module named|\bname) \W?(autogptq_\w*cuda|exllamav?[23]?_(kernels|ext)|awq_(v2_)?(ext|inference_\w+))\b",
         r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
         r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
         r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
@@ -521,7 +521,8 @@ TEXTS: tuple[Condition, ...] = (
         r".{0,200}found invalid values\b.{0,600}\bnan\b|\b(loss|parameter|gradient)s? (is|are|was) not finite\b|\b(nan|"
         r"inf) detected in (in|out)put|\bgradients are nan/inf|\bloss returned in .{1,20} is nan\b|\bnormal expects "
         r"all elements of std\b|\bfloatingpointerror: minimum loss|\bgradients? (are|is|contains?|became|become|has) "
-        r"(nan|inf)\b|\bNaN detected in latents",
+        r"(nan|inf)\b|\bNaN detected in latents|logits.{0,20}\bnans?\b|(fp16|float16).{0,60}(!{8}|感叹号|"
+        r"exclamation marks?)|(!{8}|感叹号|exclamation marks?).{0,60}(fp16|float16)",
         meaning="Usually the learning rate is too high, float16 exceeds 65 504, a divisor is zero, or data have NaN.",
         fix="lower the learning rate (in proportion to the batch size, with warm-up), use clip_grad_norm_, and check "
         "torch.isfinite on the batch. For float16, try bfloat16 (GTX 16: float32; kohya: --no_half_vae), for bfloat16 "
@@ -581,11 +582,10 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "llamacpp.start",
         "llama.cpp failed, or its server ended",
+        r"llama runner (was |has )?terminated|(llama|ollama) runner.{0,30}exit status \d+|ggml-\w+(/ggml-\w+)?\.cu:\d+:"
+        r" (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR|llama runner process (has terminated|no longer running)|"
+        r"timed out waiting for llama runner|llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
         r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
-        r"llama runner (was |has )?terminated|(llama|ollama) runner.{0,30}exit status \d+",
-        r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR",
-        r"llama runner process (has terminated|no longer running)|timed out waiting for llama runner",
-        r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
         meaning="The program runs llama.cpp in a separate process. The message reports that process's end.",
         fix="explain the server's log from the model's loading on (ollama: journalctl -u ollama; OLLAMA_DEBUG=1)",
         symptom=True,
@@ -644,7 +644,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\buser overrode visible devices|library=(cuda|rocm)\b(?!.{0,6000}\b(CUDA|ROCm)\d+ (model "
         r")?buffer).{0,5000}CPU\w* model buffer size|\b(ollama|lm ?studio|koboldcpp)\b.{0,200}\b(100% CPU|only (us\w+ |"
         r"on )?(the )?CPU|us\w+ only (the )?CPU|not (us\w+|run\w*|load\w*|detect\w*) (on |in )?(the |my )?GPU)|"
-        r"ggml_vulkan: No devices found|\b\d+%/\d+% CPU/GPU\b",
+        r"ggml_vulkan: No devices found|\b\d+%/\d+% CPU/GPU\b|"
+        r"library=(cuda|rocm)\b.{0,900}system CPU\.0(?!.{0,400}(CUDA|ROCm)\.0).{0,400}compiler=",
         r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap|CPU "
         r"does not have AVX.{0,20}, disabling GPU support|Dynamic LLM libraries.{0,6}runners=\W{0,2}\[cpu( cpu_\w+)*\]|"
         "failure during GPU discovery|warning: no usable GPU found, --gpu-layers option will be ignored",
@@ -658,7 +659,20 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(llama[-_.](cli|server|cpp)|\./main|lm ?studio|koboldcpp|gguf|ollama)\b.{0,900}(\bgpus?\b.{0,60}\b(idle"
             r"|not used|does not show)|\b0 usage of gpu|\bslow\w* (on|with) (the )?gpu\b|\b(runs?|running|using) (on "
             r")?(the )?cpu\b)",
+            r"\b(igpu|uhd|iris|integrated)\b.{0,80}\b(ignor\w+|instead of|rather than) .{0,20}\b(rtx|nvid|dgpu|ded)",
         ),
+    ),
+    hint(
+        "llamacpp.output",
+        "the GPU computes wrong numbers: usually a fault of this release, or of its split mode or cache type",
+        meaning="Quantised kernels differ by GPU, split mode and attention, and some releases broke one of them.",
+        fix="test one change at a time: --split-mode layer, -fa off, -ctk f16 -ctv f16, one GPU, -ngl 0. If the CPU is "
+        "right, use the last release that worked, or build with -DGGML_CUDA_FORCE_CUBLAS=ON; else doubt the file",
+        weak=(
+            r"(incoherent|gibberish|garbage|nonsense|garbled) (output|text|respon\w+|tokens?|answer)|(output\w*|"
+            r"responses?|answers?|generat\w+).{0,40}(gibberish|garbage(?! ?coll)|incoherent|nonsens|garbled|G{9})",
+        ),
+        unless=r"\A(?!.*(llama\W?cpp|llama-(cli|server|bench)|gguf|ggml|ollama|lm ?studio|koboldcpp))",
     ),
     hint(
         "deepep.timeout",

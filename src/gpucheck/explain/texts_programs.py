@@ -12,10 +12,37 @@ TEXTS: tuple[Condition, ...] = (
         r"Serialized Engine Version: ?\d|(safe|k)_?SERIALIZATION_?VERSION failed|== ?serializationVersion failed",
         r"engine plan file is (not compatible with this version|generated on an incompatible)|d == a \+ length",
         r"Platform specific tag mismatch|Magic ?Tag.{0,40}(failed|does not match)|Serialization \(Version tag",
-        r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf",
+        r"Failed to deserialize cuda engine|Engine deserialization failed|of serialized engine|size <= remaining_buf|"
+        r"unable to load plan file",
         meaning="An engine file fits one release of TensorRT (or TensorRT-LLM) and one GPU model.",
         fix="delete the engine file (.engine, .trt, .plan) and build it again on this GPU with the release that loads "
         "it. pip list | grep -i tensorrt, dpkg -l | grep nvinfer and the image's tag show the releases, maybe two",
+    ),
+    strong(
+        "tensorrt.arch",
+        "this TensorRT does not support the GPU's generation: it is older than the GPU, or dropped it",
+        r"smVerHex2Dig|Assertion major >= 0 ?&& ?major < \d|Target GPU SM \d+ is not supported by this TensorRT",
+        meaning="Each release of TensorRT has a list of compute capabilities (its support matrix).",
+        fix="use TensorRT 10.8 or newer with CUDA 12.8 or newer for an RTX 50, at most 10.4 for Volta and 8.6 for "
+        "Pascal (pip list | grep -i tensorrt). Or choose the program's backend for CUDA, OpenCL or DirectML",
+    ),
+    proof(
+        "triton.backend",
+        "a backend of Triton Inference Server is missing, or was built for another release of the server",
+        r"BACKEND API version:? ?[\d. ]*does not support|unable to find (backend library for|\S{0,3}libtriton_\w+\.so)",
+        meaning="The server's backend API must be at least as new as the one that the backend was built with.",
+        fix="build it from the branch of the server's image: cmake -DTRITON_BACKEND_REPO_TAG=rYY.MM (also for CORE and "
+        "COMMON). Or use an image that has it (tensorrtllm: YY.MM-trtllm-python-py3); ls /opt/tritonserver/backends",
+    ),
+    hint(
+        "directml.failed",
+        "DirectML failed on the GPU: usually a fault of this release of ONNX Runtime, or of the graphics driver",
+        r"DmlExecutionProvider.{0,300}\b(8007(0057|000E)|80004005|887A\w{4})\b|\bDirectML\.dll!.{0,90}\b8\w{7}\b",
+        meaning="80070057 is an invalid parameter, 887A000N a lost device, 8007000E memory. igd… is Intel's DLL.",
+        fix="try the last onnxruntime-directml that worked, then the newest, and update the graphics driver (a DLL in "
+        "the trace names its maker). With two GPUs choose one by device_id: 0 is often the integrated one",
+        common=(r"\b(igd1\dum\w+|igc64|nvwgf2um\w+|amdxc64|atidxx64)\.dll",),
+        beside=r"directml",
     ),
     strong(
         "package.cpu_build",
@@ -112,7 +139,7 @@ TEXTS: tuple[Condition, ...] = (
         "a harmless message: the program continues without what it names",
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
         r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
-        r"libcuda\.so\.1 is not a symbolic link",
+        r"libcuda\.so\.1 is not a symbolic link|is not supported .{0,60}\. Falling back to (fp16|bf16|b?float16)\b",
         r"A matching Triton is not available, some|need pytorch with cu1\d\d or higher to use optimized CUDA",
         r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
         r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",
@@ -216,7 +243,7 @@ TEXTS: tuple[Condition, ...] = (
         "memory.block",
         "one allocation is larger than this GPU or its interface allows, although memory is free",
         r"can NOT allocate memory block with size larger than 4 ?GB|exceeds? (the )?(device )?maxMemoryAllocationSize|"
-        r"Requested buffer size exceeds device (memory|max)",
+        r"Requested buffer size exceeds device (memory|max)|NvMapMemAlloc\w+: \d+ error 12|cuMemAddressReserve\W+fail",
         meaning="Intel's Arc A and Vulkan drivers limit one block to 4 GiB.",
         fix="use a smaller batch or picture, tiled VAE and sliced attention, or for llama.cpp a shorter context, -ub "
         "256 or -fa. A newer driver or torch may lift the limit",
