@@ -195,7 +195,7 @@ ADVICE: tuple[Advice, ...] = (
     of("cutlass.arch", "cuda.no_kernel")(
         r"common_ops[\s\S]*(?:undefined symbol|libnvrtc|libcudart)|(?:sglang|sgl[-_]kernel)[\s\S]*error code no kernel",
         "pip install --force-reinstall sglang-kernel (once sgl-kernel) in the release for this torch, --index-url "
-        "https://docs.sglang.ai/whl/cuXYZ for its CUDA (RTX 50, GB10: cu130). Or use the image lmsysorg/sglang",
+        "https://docs.sglang.ai/whl/cu130 (cu129 for CUDA 12; a GB10 needs 13). Or use the image lmsysorg/sglang",
         title="sgl-kernel was built for another CUDA or torch, or has no code for this GPU",
     ),
     of("cutlass.arch")(
@@ -205,21 +205,17 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.old")(
         r"expected a number|unknown option \W*(?:f(?!maf)|w[a-z]|m(?:arch|avx|fma|sse|f16c|tune)|pthread)",
-        "unset CFLAGS CXXFLAGS, and build without such flags (llama.cpp: -DGGML_NATIVE=OFF) in a new folder; update it",
+        "unset CFLAGS CXXFLAGS; build without such flags (llama.cpp: -DGGML_NATIVE=OFF) anew. Else update it",
         title="a flag for the C++ compiler reached nvcc, which reads it as its own option",
     ),
     of("nvcc.arch")(r"parameter packs not expanded", becomes="nvcc.host_compiler"),
     of("nvcc.arch", "cuda.feature")(
         r"__\w+ is undefined|(?:tmpxft|nvcc)[\s\S]*instruction \S+ not supported on \.target",
-        "build for this GPU alone (-DCMAKE_CUDA_ARCHITECTURES=86, TORCH_CUDA_ARCH_LIST=8.6), or use newer sources",
+        "build for this GPU alone (-DCMAKE_CUDA_ARCHITECTURES=86, TORCH_CUDA_ARCH_LIST=8.6). A file of "
+        "another generation (sm90 in its name) needs newer sources, or a wheel",
         title="the build compiles code for an architecture that lacks its instructions",
     ),
     of("oom.cuda", "oom.other", "oom.nvml")(r"nvmapmem\w+: \d+ error 12", becomes="memory.block"),
-    of("memory.block")(
-        r"nvmapmem|cumemaddressreserve",
-        "build llama.cpp with -DGGML_CUDA_NO_VMM=ON. For NvMap (since L4T 36.4.7) reboot, then update JetPack",
-        title="the Jetson refuses one large block, although memory may be free",
-    ),
     of("oom.cuda")(
         r"insufficient (?:gpu memory for kv|vram in split)|kv ?cache allocation failed",
         "use a shorter context, fewer sequences (--max-num-seqs), a smaller cache type (fp8; exllama: Q8, Q4) or model",
@@ -231,15 +227,19 @@ ADVICE: tuple[Advice, ...] = (
         title="this ROCm has no hipBLASLt files for the GPU, which usually only makes it slower",
     ),
     of("llamacpp.cpu", "hip.none")(
-        r"\A(?![\s\S]*(?:\bwsl|windows|docker desktop))[\s\S]*/dev/dri\b[^\n]{0,40}(?:not exist|no such file)",
-        "run lspci -nnk on the host: the GPU must show `Kernel driver in use: amdgpu` (i915, xe), not vfio-pci. For "
-        "none sudo modprobe amdgpu, without nomodeset and blacklist lines; sudo dmesg | grep amdgpu says why",
-        title="the host has no /dev/dri: its kernel driver for the GPU is not loaded, so no container can use it",
+        r"\A(?![\s\S]*(?:\bwsl|windows|desktop|\bmac))[\s\S]*/dev/dri\b[^\n]{0,40}(?:not exist|no such file)",
+        "lspci -nnk on the host must show `Kernel driver in use: amdgpu` (i915, xe, no vfio-pci): sudo modprobe amdgpu",
+        title="the host has no /dev/dri: probably its kernel driver for the GPU is not loaded, so no container has it",
     ),
     of("llamacpp.cpu")(
         r"(?:igpu|uhd|iris|integrated)\b[^\n]{0,80}(?:ignor\w+|instead of|rather than) [^\n]{0,20}(?:rtx|nvi|dgpu|ded)",
         "set OLLAMA_VULKAN=0 for the server (llama.cpp: --device CUDA0). If it then uses the CPU, install it afresh",
         title="the program computes on the integrated GPU instead of the NVIDIA card: probably through Vulkan",
+    ),
+    of("vllm.start")(
+        r"range_entry is not none",
+        "use --enforce-eager, no draft model, or a larger --max-num-batched-tokens; then a newer vLLM",
+        title="a batch is larger than those that vLLM compiled: probably a fault of this release (draft models)",
     ),
     of("tensorrt.engine")(r"unable to load plan file", certainty="strong"),
     *advice_install.ADVICE,
@@ -745,7 +745,7 @@ ADVICE: tuple[Advice, ...] = (
         "use ComfyUI's --disable-cuda-malloc, or unset PYTORCH_CUDA_ALLOC_CONF: this driver has no cudaMallocAsync",
     ),
     of("attention.flash", "attention.kernel")(
-        lambda facts: bool(facts.names & {"server", "vllm"}) or facts.holds("flashinfer|unsupported max_mma_kv"),
+        lambda facts: "vllm" in facts.names or facts.holds("flashinfer|sglang|lmdeploy|unsupported max_mma_kv"),
         "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend, for an FP8 cache "
         f"--kv-cache-dtype auto); else {BACKEND}, or update the server",
     ),

@@ -494,8 +494,7 @@ TEXTS: tuple[Condition, ...] = (
         r"(libmkl_sycl\w*|libze_intel_gpu)\.so[.\d]*: cannot open shared object file|CLDNN ERROR.{0,9}clGetPlatformIDs",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch has no XPU.",
         fix="ls -l /dev/dri shows the owners; sudo usermod -aG render,video $USER, then log in again. sycl-ls lists "
-        "the driver's devices. OpenVINO needs OpenCL too (intel-opencl-icd), a container --device /dev/dri --group-add "
-        "ID",
+        "the driver's devices. OpenVINO needs OpenCL (intel-opencl-icd), a container --device /dev/dri --group-add ID",
         weak=(r"\b(cannot|can'?t|does not|doesn'?t|not) (see|detect|find|recogni[sz]e)\w* .{0,30}\bArc\b",),
         logged=True,
     ),

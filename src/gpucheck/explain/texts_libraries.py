@@ -747,7 +747,8 @@ TEXTS: tuple[Condition, ...] = (
         r"\bFA ?[234] is only supported on|(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
         meaning="FlashAttention 2 needs 8.0 or newer with 16 bits, 3 a Hopper GPU (9.0), 4 Hopper or Blackwell.",
         fix='set attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend '
-        "(exllamav2: pip uninstall flash-attn). nvidia-smi --query-gpu=name,compute_cap --format=csv shows the GPU's",
+        "(exllamav2: pip uninstall flash-attn; TGI: no --num-shard). nvidia-smi --query-gpu=name,compute_cap "
+        "--format=csv shows the GPU's",
         wraps=(r"Error running sage attention",),
     ),
     proof(

@@ -668,10 +668,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Quantised kernels differ by GPU, split mode and attention, and some releases broke one of them.",
         fix="test one change at a time: --split-mode layer, -fa off, -ctk f16 -ctv f16, one GPU, -ngl 0. If the CPU is "
         "right, use the last release that worked, or build with -DGGML_CUDA_FORCE_CUBLAS=ON; else doubt the file",
-        weak=(
-            r"(incoherent|gibberish|garbage|nonsense|garbled) (output|text|respon\w+|tokens?|answer)|(output\w*|"
-            r"responses?|answers?|generat\w+).{0,40}(gibberish|garbage(?! ?coll)|incoherent|nonsens|garbled|G{9})",
-        ),
+        weak=(r"(output|answer|generat|produc|giv|get).{0,40}(gibberish|garbage(?!coll)|incoherent|nonsens|G{9})",),
         unless=r"\A(?!.*(llama\W?cpp|llama-(cli|server|bench)|gguf|ggml|ollama|lm ?studio|koboldcpp))",
     ),
     hint(

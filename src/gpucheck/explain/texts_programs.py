@@ -37,12 +37,11 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "directml.failed",
         "DirectML failed on the GPU: usually a fault of this release of ONNX Runtime, or of the graphics driver",
+        r"\b(igd1\dum\w+|igc64|nvwgf2um\w+|amdxc64|atidxx64)\.dll.{0,300}\bDirectML\.dll",
         r"DmlExecutionProvider.{0,300}\b(8007(0057|000E)|80004005|887A\w{4})\b|\bDirectML\.dll!.{0,90}\b8\w{7}\b",
         meaning="80070057 is an invalid parameter, 887A000N a lost device, 8007000E memory. igd… is Intel's DLL.",
         fix="try the last onnxruntime-directml that worked, then the newest, and update the graphics driver (a DLL in "
         "the trace names its maker). With two GPUs choose one by device_id: 0 is often the integrated one",
-        common=(r"\b(igd1\dum\w+|igc64|nvwgf2um\w+|amdxc64|atidxx64)\.dll",),
-        beside=r"directml",
     ),
     strong(
         "package.cpu_build",
@@ -244,9 +243,10 @@ TEXTS: tuple[Condition, ...] = (
         "one allocation is larger than this GPU or its interface allows, although memory is free",
         r"can NOT allocate memory block with size larger than 4 ?GB|exceeds? (the )?(device )?maxMemoryAllocationSize|"
         r"Requested buffer size exceeds device (memory|max)|NvMapMemAlloc\w+: \d+ error 12|cuMemAddressReserve\W+fail",
-        meaning="Intel's Arc A and Vulkan drivers limit one block to 4 GiB.",
+        meaning="Intel's Arc A and Vulkan drivers limit one block to 4 GiB. A Jetson may refuse large ones.",
         fix="use a smaller batch or picture, tiled VAE and sliced attention, or for llama.cpp a shorter context, -ub "
-        "256 or -fa. A newer driver or torch may lift the limit",
+        "256 or -fa (cuMemAddressReserve: a build with -DGGML_CUDA_NO_VMM=ON). A newer driver or torch may lift it. "
+        "For NvMap reboot and start this program first, then update JetPack",
     ),
     hint(
         "container.mac",
