@@ -215,7 +215,7 @@ ADVICE: tuple[Advice, ...] = (
         "another generation (sm90 in its name) needs newer sources, or a wheel",
         title="the build compiles code for an architecture that lacks its instructions",
     ),
-    of("oom.cuda", "oom.other", "oom.nvml")(r"nvmapmem\w+: \d+ error 12", becomes="memory.block"),
+    of("oom.cuda", "oom.other", "oom.nvml")(r"nvmapmem\w+: \d+ error 12|cumemaddressreserve", becomes="memory.block"),
     of("oom.cuda")(
         r"insufficient (?:gpu memory for kv|vram in split)|kv ?cache allocation failed",
         "use a shorter context, fewer sequences (--max-num-seqs), a smaller cache type (fp8; exllama: Q8, Q4) or model",

@@ -18,8 +18,8 @@ TEXTS: tuple[Condition, ...] = (
         "GPU memory is full",
         r"(OutOfMemoryError|executing \w{1,50}:).{0,40}Allocation on device|you ran out of memory on your GPU|CUDA out "
         r"of memory|(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity|(oom|out of memory|"
-        r"no memory( left)?|memory is full) on (the |my )?(gpu|cuda)|(unable|failed) to allocate (CUDA\d* |GPU |cuda |"
-        "device |backend )(buffer|memory|backend buffer)|out of memory on device cuda|RESOURCE[_ ]?EXHAUSTED: Out of "
+        r"no memory( left)?|memory is full) on (the |my )?(gpu|cuda)|(unable|failed) to allocate ((CUDA|Vulkan)\d*|GPU|"
+        "device|backend) (buffer|memory|backend buffer)|out of memory on device cuda|RESOURCE[_ ]?EXHAUSTED: Out of "
         "memory (while trying to allocate|allocating)|RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|"
         r"RMM)_ERROR_OUT_OF_MEMORY|Allocation on device ?\d* ?would exceed allowed memory|OOM when allocating tensor|"
         r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during|CUDA "
@@ -40,7 +40,7 @@ TEXTS: tuple[Condition, ...] = (
         f"is fragmented, and {messages.EXPANDABLE_SEGMENTS} helps.",
         fix=_OTHERS,
         common=(r"Maximum pool size exceeded|Out of memory allocating [\d,]+ bytes",),
-        follows=("oom.hip",),
+        follows=("oom.hip", "memory.block"),
     ),
     proof(
         "oom.hip",
@@ -134,7 +134,7 @@ TEXTS: tuple[Condition, ...] = (
         "process.killed",
         "the process was killed from outside (SIGKILL)",
         r"A worker died or was killed while executing|Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|Signal 9 "
-        r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|interrupted by signal 9",
+        r"\(SIGKILL\)|process \d+ terminated with signal (9|SIGKILL)|\A\W*killed\W*\Z|(ed by|down with) signal 9",
         r"\bactor (is dead|died)\b|its worker process has died|(exitcode ?:|exits with return code =) ?-9\b|\bexit(ed "
         r"with)?( status| code)?:? ?137\b",
         meaning="Signal 9 ended it. Usually the OOM killer (RAM, not GPU memory) or a scheduler's limit sent it.",
