@@ -85,6 +85,9 @@ OTHERS = (
     "file.truncated",
     "mps.wrong",
     "dist.one_gpu",
+    "openmm.platform",
+    "opencl.none",
+    "gpu.wrong",
 )
 
 

@@ -107,6 +107,9 @@ REST: dict[str, str] = {
     "power.capped": "GPU 0 Clocks Event Reasons\n    SW Power Cap : Active",
     "cuda.remap_pending": "Remapped Rows of the GPU\n Uncorrectable Error : 4\n  Pending : Yes",
     "host.memory": "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
+    "openmm.platform": 'openmm.OpenMMException: There is no registered Platform called "CUDA"',
+    "opencl.none": "[LightGBM] [Info] This is the GPU trainer!!\nlightgbm.basic.LightGBMError: No OpenCL device found",
+    "gpu.wrong": "both are listed in nvidia-smi, but my training always runs on the wrong GPU",
     "memory.block": "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB!",
     "tensorrt.arch": "IBuilder::buildSerializedNetwork: Error Code 9: API Usage Error (Target GPU SM 61 is not "
     "supported by this TensorRT release.)",

@@ -862,8 +862,9 @@ ADVICE: tuple[Advice, ...] = (
         "XLA_FLAGS=--xla_gpu_autotune_level=0 shows whether a chosen kernel fails; compute-sanitizer python … names it",
     ),
     of("cudnn.", "import.nvjitlink", "import.library")(
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: it comes first",
+        lambda facts: facts.names & {"jax", "pytorch", "amd"} == {"jax"} or facts.holds(r"cudnn[\s\S]*\bjax "),
+        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: it comes first. "
+        "torch brings others: install JAX after torch and import it before torch, or use two environments",
     ),
     of("oom.cuda", "oom.hip", "oom.other", "oom.cublas")(
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),

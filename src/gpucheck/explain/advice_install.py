@@ -489,7 +489,7 @@ ADVICE: tuple[Advice, ...] = (
         title="cuDNN needs a library without a number in its name, but only a numbered one exists",
     ),
     of("import.dll")(
-        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbgemm|cudnn|onnx|flash|tensorrt)\w+: ?(?:the|找|指)",
+        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbg|cud|onnx|flash|tens|core|libtr)\w+: ?(?:the|找|指)",
         "import torch before that module in the program: its DLLs are in torch\\lib. If it still fails, install the "
         "module's wheel for this torch and CUDA, or build it again (pip install --no-build-isolation FOLDER)",
         title="an extension does not find torch's DLLs: torch is imported after it, or has another version",

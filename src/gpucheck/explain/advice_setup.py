@@ -71,6 +71,61 @@ ADVICE: tuple[Advice, ...] = (
         "'pytorch=*=*cuda*', or pip install torch in a fresh environment",
         title="conda probably chose torch's build for the CPU, which fits the other packages",
     ),
+    of("attention.flash", "attention.package")(
+        r"unsupported cuda architecture|sm\d+ kernel is not available",
+        "turn SageAttention off (use sdpa). Or see why it fails: python -c 'from sageattention import _qattn_sm89' "
+        "(the message's number), and install a wheel for this torch and GPU (before Ampere sageattention==1.0.6)",
+        title="SageAttention has no kernel for this GPU: it is not built for it, or its compiled part does not load",
+        meaning="SageAttention 2 needs Ampere (8.0) or newer, and a build that names this GPU's architecture.",
+    ),
+    of("import.extension")(
+        r"no gym module found",
+        "use Python 3.8 on Linux with x86-64. On Windows, ARM or with a newer Python use its successor, Isaac Lab",
+        title="Isaac Gym has no compiled module for this system or Python: only for Linux with Python 3.6 to 3.8",
+        meaning="Its folder _bindings has gym_36, gym_37 and gym_38 for linux-x86_64.",
+    ),
+    of("nvcc.missing")(
+        r"set to notfound[\s\S]*cuda_\w+_library",
+        "pip install -U 'cmake<4', delete the build folder and run cmake again. Else find / -name 'libcublas.so*' and "
+        "pass -DCUDA_cublas_LIBRARY=FILE, as the message names it. For CUDA_nppi_LIBRARY use a newer OpenCV",
+        title="CMake does not find a library of CUDA: usually CMake is older than the toolkit, which moved or lost it",
+    ),
+    of("import.shared")(
+        r"libpython3|isaac_?gym|libmem_filesys|usd libs",
+        "export LD_LIBRARY_PATH=$CONDA_PREFIX/lib:$LD_LIBRARY_PATH in a conda environment (else sudo apt-get install "
+        "libpython3.X), and add …/isaacgym/_bindings/linux-x86_64 to it. Warnings of a failed preload are harmless",
+        title="a library of the Python environment, or Isaac Gym's own, is not on the loader's path",
+    ),
+    of("import.dll")(
+        r"importing core_cc|\bdgl\b",
+        "install the CUDA toolkit whose number is in the package's name (pip list: dgl-cu111, cumm-cu120) and put its "
+        "bin on PATH, or the package for the toolkit and Python that are there (spconv-cu120, and no plain cumm)",
+        title="spconv (cumm) or DGL does not find the DLLs of its CUDA toolkit, or does not fit this Python",
+    ),
+    of("build.windows")(
+        r"host_config\.h\W*\d+\W*fatal error c1083|c1083[^\n]{0,50}\b(?:crtdefs|corecrt|std\w+|io|float|windows)\.h",
+        title="the C++ compiler does not find its own headers: no Windows SDK, or not the compiler's prompt",
+    ),
+    of("cuda.not_supported")(
+        r"storagesharing|_share_cuda_|reductions\.py",
+        "return CPU tensors from the Dataset and move each batch to the GPU in the loop, or use num_workers=0",
+        title="GPU tensors are sent to another process, which CUDA does not support here (Windows, WSL, some vGPUs)",
+    ),
+    of("tensor.not_implemented")(
+        r"for float8_",
+        "load the weights as bfloat16 or float16 (ComfyUI: base precision bf16 in the loader), or x.to(torch.bfloat16)",
+        title="float8 weights reach an operation that has no float8 code",
+    ),
+    of("autograd.inference")(
+        r"set version_counter",
+        "use torch.no_grad() in place of torch.inference_mode(), or the program's option for it, or update the program",
+        title="code under torch.inference_mode() runs on a backend that cannot follow it, usually DirectML or XLA",
+    ),
+    of("harmless.message")(
+        r"gpu pipeline with cpu physics",
+        "leave out --sim_device cpu, or use --sim_device cuda:0 --pipeline gpu",
+        title="Isaac Gym computes the physics on the CPU, as --sim_device asks for",
+    ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
         "run nvidia-smi inside the container or job. If it lists no GPU, add --gpus all, or nvidia.com/gpu in "
@@ -307,10 +362,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("bitsandbytes.setup")(
         r"requires accelerate|requires the latest version of bitsandbytes|need to install .{0,4}pip install "
-        r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
+        r"bitsandbytes|no (?:module named )?bitsandbytes\b|please install bitsandbytes",
         "python -m pip install -U bitsandbytes accelerate with the program's Python, then start it again (a notebook: "
-        "its kernel). torch.cuda.is_available() must be True: old transformers raise this error without a GPU",
-        title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
+        "its kernel). torch.cuda.is_available() must be True: old transformers raise this error without a GPU. Or use "
+        "an optimizer without 8 bits (kohya: --optimizer_type AdamW)",
+        title="the program does not find bitsandbytes or accelerate, or finds no GPU for it",
     ),
     of("cuda.no_kernel")(
         r"llama[-_]cpp[-_]python",

@@ -381,12 +381,12 @@ _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
     r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
-    r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
+    r"\b[rg]tx ?(pro ?)?\d{3,4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
     r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
     r"vram|fooocus|invokeai|onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111|whisper\w*|ko(?:hya|bold)\w*|"
     r"geforce|radeon)\b|\bisaac\w*|\btensorrt|"
     r"\b\d0[5-9]0 ?ti\b|\[10de:|cpp_extension|train_loss|\btraining failed\b|singularity\.d|\blnksta\b|"
-    r"\.(pth|gguf)\b|nnunet|horovod|fsdp|"
+    r"\.(pth|gguf)\b|nnunet|horovod|fsdp|directml|\blora training|\bcu1[0-3]\d\b|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.

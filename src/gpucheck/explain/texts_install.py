@@ -106,7 +106,7 @@ TEXTS: tuple[Condition, ...] = (
     proof(
         "import.libcuda",
         "the driver's libcuda is not found",
-        r"libcuda\.so(\.1)?: cannot open shared object file",
+        r"libcuda\.so(\.1)?: cannot open shared object file(.{0,900}Failed to acquire)?",
         r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
         r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
@@ -157,7 +157,8 @@ TEXTS: tuple[Condition, ...] = (
         "image: libgomp1, libgl1 (libGL.so.1), libglib2.0-0, libopenmpi-dev (libmpi), libnuma1",
         common=(
             r"error while loading shared libraries: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\S+: cannot open",
-            r"ImportError: (?!lib(cu|nv|torch|c10|amdhip|hsa|roc))lib\w+\.so[.\d]*: cannot open|dyld\S*: Library not "
+            r"Error: (?!lib(cu|nv|nccl|torch|c10|amdhip|hsa|roc|mio|hip|rccl|bits|onnx|sycl|ur_|ze_|mkl_s))lib[\w.+-]+"
+            r"\.so[.\d]*: cannot open|dyld\S*: Library not "
             r"loaded",
         ),
     ),
@@ -263,12 +264,12 @@ TEXTS: tuple[Condition, ...] = (
         r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll|module \S+llama\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
-        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff|onnxruntime|tensorflow)\w*:",
+        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff|core_cc|onnxruntime|tensorflow)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL is named",
         common=(r"DLL load failed while importing (_C|_ext|\w+_(C|kernels?|ext|ops)):",),
-        weak=(r"DLL load failed", r"The specified module could not be found"),
+        weak=(r"DLL load failed|WinError 126\b", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
     proof(
@@ -420,6 +421,7 @@ TEXTS: tuple[Condition, ...] = (
         "MissingCUDAException|(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)|(requires|"
         "needs) nvcc|nvcc (was )?not found|NameError: name '?bare_metal_version'? is not defined|No "
         "CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
+        r"set to NOTFOUND.{0,400}CUDA_\w+_LIBRARY",
         r"Could not find (cudnn_LIBRARY|CUDNN\b)|Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found|cannot find "
         r"-l(cudart\w*|cudadevrt|cublas|cudnn|curand|cufft|cusparse|cusolver|nvrtc|nvToolsExt)\b",
         r"setup\.py.{0,1500}TypeError: unsupported operand type\(s\) for \+: NoneType and str",

@@ -569,6 +569,7 @@ TEXTS: tuple[Condition, ...] = (
         r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
         r"not implemented for '?(Complex|Float8_)\w+|\w+ not implemented for '?(UInt\d+|Float4\w+)",
         r"\b\w+_(cpu|cuda|mps)\w*\b.{0,3} not (currently )?implemented for",
+        r"AutocastCPU only support|CPU autocast, but the target dtype is not supported",
         meaning="Usual cases are float16 on the CPU, float8 outside matrix products, and integers in a loss.",
         fix="on the CPU use model.float() and x.float() and no fp16 option (A1111: --no-half --precision full). If "
         "torch.cuda.is_available() is True, run it on the GPU. For a type that the GPU lacks, use bfloat16 or float32",

@@ -297,7 +297,7 @@ TEXTS: tuple[Condition, ...] = (
         weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),
         common=(
             r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
-            r"\bout of memory (error|while|when|trying|allocating)|(?<![\w.])OutOfMemoryError\b|\boom\b(?![ -]?kill)",
+            r"\bout of (vram\b|memory (error|when|while|trying|alloc))|(?<![\w.])OutOfMemoryError\b|\boom\b(?!.?kill)",
         ),
         follows=("kernel.nvrm",),
     ),

@@ -229,7 +229,7 @@ TEXTS: tuple[Condition, ...] = (
         "devices .{0,80}supported by the bitsandbytes|No supported devices found for bitsandbytes|Could not detect "
         r"ROCm GPU architecture|bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as "
         "expected",
-        r"\bNo module named '?(bitsandbytes|triton\.ops)\b|\bNo package metadata was found for bitsandbytes",
+        r"\bNo module named '?(bitsandbytes|triton\.ops)\b|\bNo (package metadata was found for )?bitsandbytes( /|$)",
         meaning="This release has no library for torch's CUDA, or torch is built for the CPU or sees no GPU.",
         fix="pip install -U bitsandbytes; python -m bitsandbytes shows what it needs. python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
@@ -449,6 +449,7 @@ TEXTS: tuple[Condition, ...] = (
         r"cannot import name \W?\w+\W? from \W?apex\b|apex\.\w+\.\w+ requires cuda ext|UnencryptedCookieSession",
         r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         r"cannot import name \W?(_C|csrc)\W? from \W?(?!torch|vllm)\w+|load custom C\+\+ ops\. Running on CPU",
+        r"No gym module found for the active version of Python",
         meaning="Only its Python code is installed: nvcc was missing, or the options did not reach the build.",
         fix="build it again from its sources with --no-build-isolation, and read its output. pip show -f PACKAGE then "
         "lists a .so file. PyPI's apex is another program: use torch.amp instead of NVIDIA's, or build that from its "
@@ -459,14 +460,15 @@ TEXTS: tuple[Condition, ...] = (
         "an extension does not compile on Windows, or was never meant to",
         r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
         r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
-        r"(nvcc|cuda|torch)\b.{0,900}open include file: .{0,3}(corecrt|crtdefs|stddef|io|assert|float|windows)\.h",
+        r"(nvcc|cuda|torch)\b.{0,900}(open include file|包括文件|include-Datei|fichier include)\W{1,5}(corecrt|crtdefs|"
+        r"std\w+|io|assert|float|windows)\.h|host_config\.h\W*\d+\W*fatal error C1083",
         r"Filename too long.{0,400}(sgl|flash|cutlass|cuda|torch|vllm)|(sgl|flash|cutlass|cuda|torch|"
         r"vllm).{0,400}Filename too long",
         r"_CMAKE_CUDA_WHOLE_FLAG|MinGW.{0,600}\bCUDA Toolkit|\bCUDA Toolkit.{0,600}MinGW",
         meaning="Many CUDA extensions support only gcc and Linux. Others need another Visual Studio.",
         fix="install a wheel for Windows of this torch and Python (see the project's releases and issues), or run the "
-        'program inside WSL. To build it, use "Desktop development with C++" of Visual Studio\'s build tools, in a '
-        "release that the CUDA toolkit lists, and its `x64 Native Tools` prompt",
+        'program inside WSL. To build it, use "Desktop development with C++" and a Windows SDK of Visual Studio\'s '
+        "build tools, in a release that the CUDA toolkit lists, and its `x64 Native Tools` prompt",
         common=(
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
             r"\berror (C|LNK)\d+:",

@@ -54,7 +54,8 @@ TEXTS: tuple[Condition, ...] = (
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
         meaning="PyPI, or the index that pip used, has the CPU build under the same name.",
         fix="uninstall it, then install its CUDA build: faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on "
-        "x86-64. Get lightgbm and dlib from conda-forge or their sources (cmake -DUSE_CUDA=ON)",
+        "x86-64. Get dlib from sources (cmake -DUSE_CUDA=ON). pip install -U lightgbm has OpenCL (device_type gpu). "
+        "For cuda add --no-binary lightgbm --config-settings=cmake.define.USE_CUDA=ON",
     ),
     strong(
         "cupy.setup",
@@ -67,6 +68,38 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip uninstall -y each cupy… of pip list, then pip install 'cupy-cuda12x[ctk]' (cuda13x: not above what "
         "nvidia-smi shows), which brings CUDA's libraries. python -c 'import cupy; cupy.zeros(1)' shows the real error",
         follows=("cuinit.", "oom.", "import.libcuda"),
+    ),
+    strong(
+        "openmm.platform",
+        "OpenMM has no CUDA platform here: its CUDA plugin is not installed, or does not load",
+        r"no registered Platform called \W?(CUDA|OpenCL|HIP)(.{0,1500}Minimization failed after)?",
+        meaning="The plugin needs the CUDA that it was built for, and the driver's libcuda.",
+        fix="python -c 'import openmm as m; print(m.Platform.getPluginLoadFailures())' shows why. pip install "
+        "'openmm[cuda12]', or conda-forge's openmm and cuda-version=12 (at most nvidia-smi's). Unset OPENMM_PLUGIN_DIR",
+        weak=(r"\b(openmm|testInstallation)\b.{0,250}\b(no|not|only|without)\b.{0,60}\bCUDA\b",),
+        follows=("import.libcuda",),
+        logged=True,
+    ),
+    strong(
+        "opencl.none",
+        "OpenCL finds no GPU: the driver's OpenCL library is not installed or not registered",
+        r"No OpenCL (device|platform)s? (was |were )?found|clGet(Platform|Device)IDs.{0,24}(-1|NOT_FOUND)",
+        meaning="OpenCL's loader reads the drivers' names in /etc/OpenCL/vendors. CUDA does not need it.",
+        fix="clinfo -l must list the GPU. Install the maker's driver (Intel: intel-opencl-icd, AMD: rocm-opencl). In a "
+        "container also mkdir -p /etc/OpenCL/vendors && echo libnvidia-opencl.so.1 > /etc/OpenCL/vendors/nvidia.icd. "
+        "WSL has no OpenCL of NVIDIA: there use CUDA itself, or the CPU",
+    ),
+    hint(
+        "gpu.wrong",
+        "the program uses the first GPU that it finds, not the wanted one",
+        meaning="CUDA numbers the fastest GPU first, nvidia-smi sorts by slot. Vulkan and DirectML count all makers.",
+        fix="set CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before it starts, with N of nvidia-smi (ComfyUI "
+        "--cuda-device N or --directml N, A1111 --device-id N, ROCm HIP_VISIBLE_DEVICES=N, ncnn programs -g N)",
+        weak=(
+            r"\bwrong (gpu|graphics card)\b|\b(uses?|using|runs? on) (the |my )?(integrated|internal|intel u?hd)|"
+            r"\b(not|instead of) (the |my )?(discrete|dedicated)\b",
+        ),
+        symptom=True,
     ),
     strong(
         "crash.illegal",
@@ -113,7 +146,7 @@ TEXTS: tuple[Condition, ...] = (
     hint(
         "program.waits",
         "the GPU probably waits for the program: for its data, or between many small operations",
-        r"primarily intended to run on the CPU when not using a CNN policy",
+        r"primarily intended to run on the CPU when not using a CNN policy|\bMlpPolicy\b.{0,300}\bGPU\b.{0,60}\bidle",
         meaning="Loading, copies and the start of each operation use the CPU while the GPU is idle.",
         fix="`gpucheck run train.py` shows where the time goes. For loading, use more num_workers and smaller files on "
         "a local disk; for small operations a larger batch or torch.compile. `gpucheck bench crossover` shows the size "
@@ -139,6 +172,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
         r"Unable to register cu(FFT|DNN|BLAS) factory|TF-TRT Warning: Could not find TensorRT|SysFS had negative value",
         r"libcuda\.so\.1 is not a symbolic link|is not supported .{0,60}\. Falling back to (fp16|bf16|b?float16)\b",
+        r"Can't use GPU pipeline with CPU Physics",
         r"A matching Triton is not available, some|need pytorch with cu1\d\d or higher to use optimized CUDA",
         r"Ran out of memory when regular VAE \w+, retrying|Memcpy nodes are added to the graph|due to low occupancy",
         r"nodes were not assigned to the preferred execution providers|ONNX model has been generated with INT64",

@@ -49,6 +49,7 @@ TEXTS: tuple[Condition, ...] = (
         "autograd.inference",
         "a tensor made under torch.inference_mode() is used outside it",
         r"Inference tensors (cannot be saved for backward|do not track version)|Inplace update to inference tensor",
+        r"Cannot set version_counter for inference tensor",
         meaning="These tensors, also caches and buffers, never get gradients, and torch.compile does not trace them.",
         fix="use torch.no_grad() where it is made (Lightning: Trainer(inference_mode=False)), or x.clone() outside",
     ),
