@@ -489,7 +489,19 @@ ADVICE: tuple[Advice, ...] = (
         title="cuDNN needs a library without a number in its name, but only a numbered one exists",
     ),
     of("import.dll")(
-        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbg|cud|onnx|flash|tens|core|libtr)\w+: ?(?:the|找|指)",
+        r"importing core_cc|\bdgl\b",
+        "install the CUDA toolkit whose number is in the package's name (pip list: dgl-cu111, cumm-cu120) and put its "
+        "bin on PATH, or the package for the toolkit and Python that are there (spconv-cu120, and no plain cumm)",
+        title="spconv (cumm) or DGL does not find the DLLs of its CUDA toolkit, or does not fit this Python",
+    ),
+    of("import.dll")(
+        r"importing (?:libtriton|cuda_utils): ?(?:the spec|找|指)",
+        "install Microsoft's Visual C++ Redistributable, delete %USERPROFILE%\\.triton\\cache and old vcruntime140 "
+        "DLLs at python.exe, then there pip install -U 'triton-windows==3.N.*' (3.3 for torch 2.7, 3.6 for 2.10)",
+        title="Triton's compiled part does not load: its DLLs, cache or release do not fit this Python or torch",
+    ),
+    of("import.dll")(
+        r"\A(?![\s\S]*winerror)[\s\S]*while importing (?!torch|fbgemm|cudnn|onnx|flash|tensorrt)\w+: ?(?:the|找|指)",
         "import torch before that module in the program: its DLLs are in torch\\lib. If it still fails, install the "
         "module's wheel for this torch and CUDA, or build it again (pip install --no-build-isolation FOLDER)",
         title="an extension does not find torch's DLLs: torch is imported after it, or has another version",

@@ -86,8 +86,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.missing")(
         r"set to notfound[\s\S]*cuda_\w+_library",
-        "pip install -U 'cmake<4', delete the build folder and run cmake again. Else find / -name 'libcublas.so*' and "
-        "pass -DCUDA_cublas_LIBRARY=FILE, as the message names it. For CUDA_nppi_LIBRARY use a newer OpenCV",
+        "pip install -U 'cmake<4', empty the build folder and run cmake again, else with -DCUDA_cublas_LIBRARY=FILE",
         title="CMake does not find a library of CUDA: usually CMake is older than the toolkit, which moved or lost it",
     ),
     of("import.shared")(
@@ -96,18 +95,12 @@ ADVICE: tuple[Advice, ...] = (
         "libpython3.X), and add …/isaacgym/_bindings/linux-x86_64 to it. Warnings of a failed preload are harmless",
         title="a library of the Python environment, or Isaac Gym's own, is not on the loader's path",
     ),
-    of("import.dll")(
-        r"importing core_cc|\bdgl\b",
-        "install the CUDA toolkit whose number is in the package's name (pip list: dgl-cu111, cumm-cu120) and put its "
-        "bin on PATH, or the package for the toolkit and Python that are there (spconv-cu120, and no plain cumm)",
-        title="spconv (cumm) or DGL does not find the DLLs of its CUDA toolkit, or does not fit this Python",
-    ),
     of("build.windows")(
         r"host_config\.h\W*\d+\W*fatal error c1083|c1083[^\n]{0,50}\b(?:crtdefs|corecrt|std\w+|io|float|windows)\.h",
         title="the C++ compiler does not find its own headers: no Windows SDK, or not the compiler's prompt",
     ),
     of("cuda.not_supported")(
-        r"storagesharing|_share_cuda_|reductions\.py",
+        r"\A(?![\s\S]*expandable)[\s\S]*(?:storagesharing|_share_cuda_|reductions\.py)",
         "return CPU tensors from the Dataset and move each batch to the GPU in the loop, or use num_workers=0",
         title="GPU tensors are sent to another process, which CUDA does not support here (Windows, WSL, some vGPUs)",
     ),
@@ -120,11 +113,6 @@ ADVICE: tuple[Advice, ...] = (
         r"set version_counter",
         "use torch.no_grad() in place of torch.inference_mode(), or the program's option for it, or update the program",
         title="code under torch.inference_mode() runs on a backend that cannot follow it, usually DirectML or XLA",
-    ),
-    of("harmless.message")(
-        r"gpu pipeline with cpu physics",
-        "leave out --sim_device cpu, or use --sim_device cuda:0 --pipeline gpu",
-        title="Isaac Gym computes the physics on the CPU, as --sim_device asks for",
     ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",

@@ -54,8 +54,7 @@ TEXTS: tuple[Condition, ...] = (
         r"module \W?cv2\W? has no attribute \W?(cuda|cudacodec)\b|CudaEnabledDeviceCount(\W|returns|is|gives){2,9}0\b",
         meaning="PyPI, or the index that pip used, has the CPU build under the same name.",
         fix="uninstall it, then install its CUDA build: faiss-gpu-cu12, paddlepaddle-gpu, ctranslate2 and xgboost on "
-        "x86-64. Get dlib from sources (cmake -DUSE_CUDA=ON). pip install -U lightgbm has OpenCL (device_type gpu). "
-        "For cuda add --no-binary lightgbm --config-settings=cmake.define.USE_CUDA=ON",
+        "x86-64. lightgbm's new wheels have OpenCL (device_type gpu). For its cuda, and for dlib: cmake -DUSE_CUDA=ON",
     ),
     strong(
         "cupy.setup",
@@ -96,8 +95,8 @@ TEXTS: tuple[Condition, ...] = (
         fix="set CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N before it starts, with N of nvidia-smi (ComfyUI "
         "--cuda-device N or --directml N, A1111 --device-id N, ROCm HIP_VISIBLE_DEVICES=N, ncnn programs -g N)",
         weak=(
-            r"\bwrong (gpu|graphics card)\b|\b(uses?|using|runs? on) (the |my )?(integrated|internal|intel u?hd)|"
-            r"\b(not|instead of) (the |my )?(discrete|dedicated)\b",
+            r"\bwrong (gpu|graphics card)\b|\b(uses?|using|runs? on) (the |my )?(integrated|internal|intel u?hd) (gpu|"
+            r"graphics|card)\b|\b(not|instead of) (the |my )?(discrete|dedicated) (gpu|graphics|card|one)\b",
         ),
         symptom=True,
     ),
