@@ -192,7 +192,7 @@ _NAMED = {
     "reboot": r"\n\W{0,3}(?:sudo )?reboot\W{0,3}\n|"
     r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
-    "torchvision": r"\btorchvision\b|\bultralytics\b",
+    "torchvision": r"\btorchvision\b|\bultralytics\b|\bcomfyui",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bindex-?tts\b|\bcomfyui",
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
