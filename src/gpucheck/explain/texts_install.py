@@ -264,7 +264,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
         r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll|module \S+llama\.dll",
         r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
-        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff|core_cc|onnxruntime|tensorflow)\w*:",
+        r"DLL load failed while importing (?!flash)\w*(cuda|rasteriz|simple_knn|nvdiff|core_cc|onnxrun|tensorf)\w*:",
         r"DLL load failed while importing \w*" + _TORCHS,
         meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL is named",
