@@ -38,7 +38,7 @@ from gpucheck.report.results import model as results
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import LeftBehind, ModuleRow, OriginKind
 from gpucheck.work import target as work
-from gpucheck.work.spec import Target, parse_inputs, parse_target
+from gpucheck.work.spec import parse_inputs, parse_target
 
 DEEPEST = 6  # the depth of nested objects to search; masks and tables are not deeper
 LONGEST = 4096  # a list with more entries is data, not a list of layers
@@ -172,8 +172,7 @@ def read_use(model: nn.Module, name: str) -> results.TensorUse:
         for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
                 uses += [_use_of(node, parents)] if id(node) not in in_set_up else []
-    uses = [use for use in uses if use not in _READS]
-    if not uses:
+    if not (uses := [use for use in uses if use not in _READS]):
         return "unread"
     return "copied" if all(use in _MOVES for use in uses) else "unknown"
 
@@ -284,14 +283,13 @@ def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     sim = Simulation()
     with simulated(sim) as torch_calls:
-        target = parse_target(asked.target)
-        return _Examination(asked, target, sim, torch_calls, work.build(target, parse_inputs(asked.inputs))).result()
+        built = work.build(parse_target(asked.target), parse_inputs(asked.inputs))
+        return _Examination(asked, sim, torch_calls, built).result()
 
 
 @dataclass(slots=True)
 class _Examination:
     asked: ModelOptions
-    target: Target
     sim: Simulation
     torch_calls: TorchCalls
     built: work.BuiltTarget
@@ -317,7 +315,7 @@ class _Examination:
             options, takes = work.proposed(model)
             not_run = "; ".join(filter(None, ("no --input, and the target has no make_batch", takes)))
         return results.ModelResult(
-            target=self.target.text,
+            target=self.built.text,
             kind=type(model).__name__,
             device=self.device,
             rows=rows(model, self._where, asked.depth),
@@ -339,7 +337,7 @@ class _Examination:
         except GpucheckError:
             raise
         except Exception as error:
-            raise work.raised(f"{self.target.text}: .to({self.device!r})", error) from error
+            raise work.raised(f"{self.built.text}: .to({self.device!r})", error) from error
         # A user's own `.to` may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
@@ -433,7 +431,6 @@ class _Examination:
         train = asked.train and any(parameter.requires_grad for parameter in self.built.model.parameters())
         workload = work.equip(
             self.built,
-            self.target,
             mode="train" if train else "infer",
             optimizer=asked.optimizer,
             dtype=asked.dtype,
@@ -482,8 +479,7 @@ class _Examination:
         names = [*work.parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
-                device = self.sim.placements.device(tensor)
-                if device is not None and not tensor.is_meta:
+                if (device := self.sim.placements.device(tensor)) is not None and not tensor.is_meta:
                     self.sim.placements.put(tensor, device, Origin("input", name))
         return batch
 
@@ -496,7 +492,7 @@ class _Examination:
         text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
         if not is_of_device(error, text) and not mismatches:
             phase = "the training step" if self.asked.train else "the forward pass"
-            raise work.raised(f"{phase} of {self.target.text}", error) from error
+            raise work.raised(f"{phase} of {self.built.text}", error) from error
         return text[:MOST_TEXT], innermost(error.__traceback__)
 
     def _training(self) -> results.TrainingBytes | None:

@@ -83,7 +83,6 @@ class ErrorTerms:
     exact: bool = False
 
     def bound(self, expected: Tensor, s: Tensor) -> Tensor:
-        """Return the bound of each element."""
         if self.exact:
             return torch.full_like(expected, _EXACT_BOUND)
         size = expected.abs()
@@ -148,8 +147,7 @@ def _not_finite(result: Tensor) -> tuple[int, bool]:
     """Return the host's count of elements that are not finite, and whether the device's count differs."""
     count, miscounted = 0, False
     for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
-        finite = int(torch.isfinite(part).sum())
-        if finite != part.numel():
+        if (finite := int(torch.isfinite(part).sum())) != part.numel():
             on_host = counted(~part.cpu().isfinite())
             count += on_host or 0
             miscounted |= on_host is None or finite != part.numel() - on_host
@@ -191,7 +189,6 @@ def _share(error: Tensor, bound: Tensor) -> Tensor:
 
 
 def _rows(matrix: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return these rows in float64 on the CPU."""
     index = torch.tensor(rows, device=matrix.device, dtype=torch.int64)
     # Some devices cannot select rows of float8, but every device can select rows of bytes.
     plain = matrix.view(torch.uint8) if matrix.dtype.itemsize == 1 else matrix

@@ -65,8 +65,7 @@ class Axis:
 
 def parse_axis(text: str) -> Axis:
     """Return the axis that `text` describes. Raises UsageError."""
-    match = re.fullmatch(rf"({_NAME})(?::(\d+)\.\.(\d+))?", text, re.ASCII)
-    if match is None:
+    if (match := re.fullmatch(rf"({_NAME})(?::(\d+)\.\.(\d+))?", text, re.ASCII)) is None:
         raise UsageError(f"--axis {text!r} is not understood", "", f"write it like {AXIS_GRAMMAR}", finding="usage")
     name, low, high = match.groups()
     if low is None:
@@ -116,11 +115,8 @@ def _in_file(file: str) -> Target:
         commands = ", ".join(f"{file}:{name}" for name in ready)
         raise TargetError(f"{file} has {len(ready)} modules", "", f"name one: {commands}", finding="target.several")
     if (line := _works_on_import(tree)) is not None:
-        raise TargetError(
-            f"{file} trains as it is imported",
-            f"line {line} is not inside a function",
-            f'guard it with if __name__ == "__main__":, or gpucheck run --dry cuda {file}',
-        )
+        fix = f'guard it with if __name__ == "__main__":, or gpucheck run --dry cuda {file}'
+        raise TargetError(f"{file} trains as it is imported", f"line {line} is not inside a function", fix)
     return Target(f"{file}:{ready[0]}", file=file, attribute=ready[0])
 
 
@@ -237,8 +233,7 @@ def _shape(text: str, shape: str) -> tuple[int | str, ...]:
     if not re.fullmatch(rf"(\d+|{_NAME})(x(\d+|{_NAME}))*", shape, re.ASCII):
         raise _refused(text, f"{shape!r} is not a shape")
     sizes = tuple(int(size) if size.isdigit() else size for size in shape.split("x"))
-    elements = math.prod(size for size in sizes if isinstance(size, int))
-    if elements == 0:
+    if (elements := math.prod(size for size in sizes if isinstance(size, int))) == 0:
         raise _refused(text, "a size of 0 leaves nothing to compute")
     if elements > LARGEST_SAMPLE:
         raise _refused(text, "one sample would have more than 2^40 elements")
@@ -247,8 +242,7 @@ def _shape(text: str, shape: str) -> tuple[int | str, ...]:
 
 def _range(text: str, limits: str, dtype: str) -> tuple[float, float]:
     number = r"[+-]?\d+" if dtype in INTEGRAL or dtype == "bool" else r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-    match = re.fullmatch(rf"({number})\.\.({number})", limits, re.ASCII)
-    if match is None:
+    if (match := re.fullmatch(rf"({number})\.\.({number})", limits, re.ASCII)) is None:
         raise _refused(text, f"{limits!r} is not a range of {dtype}")
     low, high = float(match.group(1)), float(match.group(2))
     if low > high:

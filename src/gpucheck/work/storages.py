@@ -70,8 +70,7 @@ class Storages:
     def row(self, storage: Any) -> StorageRow:
         """Return the row of a storage, and add a row if there is none."""
         with self.lock:
-            row = self.of(storage)
-            if row is None:
+            if (row := self.of(storage)) is None:
                 row = self.rows[storage._cdata] = StorageRow(self._watched(storage))
                 self._young.add(storage._cdata)
             return row
@@ -165,8 +164,7 @@ class Memory(Generic[P]):
             if (known := self.storages.of(storage)) is not None:
                 self._free(known)
             return
-        size = self._blocks(storage.nbytes())
-        if not size or getattr(self._here, "paused", False):
+        if not (size := self._blocks(storage.nbytes())) or getattr(self._here, "paused", False):
             return
         row = self.storages.row(storage)
         if row.held is None:

@@ -56,18 +56,13 @@ class Batch:
 
 
 def random_batches(
-    model: nn.Module,
-    inputs: tuple[Input, ...],
-    target: Target,
-    device: torch.device,
-    dtype: str | None,
-    recipe: StepRecipe,
+    model: nn.Module, inputs: tuple[Input, ...], text: str, device: torch.device, dtype: str | None, recipe: StepRecipe
 ) -> Callable[[int], Batch]:
     """Return a function that makes random batches, with keyword arguments if forward has a parameter for each input."""
     signature = parameters_of(model.forward)
     if not inputs:
         options, takes = proposed(model)
-        raise TargetError(f"the inputs of {target.text} are not known", takes, f"add {options}")
+        raise TargetError(f"the inputs of {text} are not known", takes, f"add {options}")
     if recipe.axis is not None and not any(recipe.axis in given.shape for given in inputs):
         fix = f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}"
         raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
@@ -106,8 +101,7 @@ def proposed(model: nn.Module) -> tuple[str, str]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
     required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
-    names = required or [parameter.name for parameter in parameters[:1]]
-    if not names:
+    if not (names := required or [parameter.name for parameter in parameters[:1]]):
         return f"--input {INPUT_GRAMMAR}", ""
     takes, is_index = f"its forward takes {', '.join(names)}", _INDEX.search(names[0]) is not None
     layers = ((layer, shape) for layer in model.modules() for cls, shape in _FIRST if isinstance(layer, cls))
@@ -139,24 +133,16 @@ def random_tensor(given: Input, size: int, device: torch.device, dtype: str | No
 
 
 def own_batches(
-    make: Callable[..., Any],
-    has_loss: bool,
-    target: Target,
-    device: torch.device,
-    dtype: str | None,
-    recipe: StepRecipe,
+    make: Callable[..., Any], has_loss: bool, text: str, device: torch.device, dtype: str | None, recipe: StepRecipe
 ) -> Callable[[int], Batch]:
     """Return a function that calls the user's `make_batch(batch_size)`; the length of an axis is passed by keyword."""
     if not callable(make):
-        raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
+        raise TargetError(f"make_batch of {text} is not callable", "", "make it a function of the batch size")
     parameters = parameters_of(make)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if recipe.axis is not None and recipe.axis not in parameters and not is_open:
-        raise TargetError(
-            f"make_batch of {target.text} takes no {recipe.axis}",
-            f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
-            f"give it a parameter {recipe.axis}",
-        )
+        why = f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)"
+        raise TargetError(f"make_batch of {text} takes no {recipe.axis}", why, f"give it a parameter {recipe.axis}")
     # Each size maps to the numbers of elements in its batches. Two sizes with the same numbers are an error.
     counts: dict[int, frozenset[int]] = {}
 
@@ -168,11 +154,8 @@ def own_batches(
         same = next((other for other in counts if other != size and counts[other] == counts[size] != {0}), None)
         if same is not None:
             wanted = recipe.axis or "batch_size"
-            raise TargetError(
-                f"make_batch of {target.text} returns as much data for {wanted} {size} as for {same}",
-                "every size would fit",
-                f"let its tensors grow with {wanted}",
-            )
+            title = f"make_batch of {text} returns as much data for {wanted} {size} as for {same}"
+            raise TargetError(title, "every size would fit", f"let its tensors grow with {wanted}")
         inputs, reference = made if has_loss else (made, None)
         inputs, reference = _moved(inputs, device, dtype), _moved(reference, device, dtype)
         if isinstance(inputs, dict):
@@ -183,7 +166,6 @@ def own_batches(
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested mappings, tuples and lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
@@ -215,13 +197,10 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     if isinstance(output, Mapping) and output and all(map(_is_loss, output.values())):
         # Detection models return such a dictionary in training.
         return torch.stack([value.float() for value in output.values()]).sum(), "the sum of the model's own losses"
-    tensor = _floating(output)
-    if tensor is None:
-        raise TargetError(
-            f"no loss can be computed from the model's output ({type_text(output)})",
-            "it holds no floating-point tensor",
-            "return the loss from the model, or add --mode infer",
-        )
+    if (tensor := _floating(output)) is None:
+        title = f"no loss can be computed from the model's output ({type_text(output)})"
+        fix = "return the loss from the model, or add --mode infer"
+        raise TargetError(title, "it holds no floating-point tensor", fix)
     if tensor.ndim == 3:
         tensor = tensor.flatten(0, 1)
     if tensor.ndim >= 2 and tensor.shape[1] > 1 and not tensor.is_complex():
@@ -274,14 +253,12 @@ SGD = Optimizer(
 
 def by_name(name: str) -> Optimizer:
     """Return `sgd` with momentum, or the optimizer of torch.optim with this name in any case. Raises UsageError."""
-    wanted = name.lower().removeprefix("torch.optim.")
-    if wanted == "sgd":
+    if (wanted := name.lower().removeprefix("torch.optim.")) == "sgd":
         return SGD
-    base = torch.optim.Optimizer
     classes: dict[str, Any] = {
         key.lower(): value
         for key, value in vars(torch.optim).items()
-        if inspect.isclass(value) and issubclass(value, base) and value is not base
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
     if wanted not in classes:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(classes)))
@@ -291,30 +268,25 @@ def by_name(name: str) -> Optimizer:
     return Optimizer(lambda parameters: chosen(parameters, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
-def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
+def make_optimizer(model: nn.Module, given: Any, name: str, target: str) -> tuple[torch.optim.Optimizer, str]:
     """Return the optimizer and its text. `given` is the user's optimizer or factory; if None, `name` decides."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise TargetError(f"{target.text} has no parameter to train", "", "add --mode infer")
+    if not (parameters := [p for p in model.parameters() if p.requires_grad]):
+        raise TargetError(f"{target} has no parameter to train", "", "add --mode infer")
     if given is None:
         chosen = by_name(name)
         try:
             return chosen.build(parameters), chosen.text
         except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"{chosen.text} cannot train {target.text}", str(error), "give another optimizer"
-            ) from error
+            raise UsageError(f"{chosen.text} cannot train {target}", str(error), "give another optimizer") from error
     made = given if isinstance(given, torch.optim.Optimizer) or not callable(given) else given(parameters)
     if not isinstance(made, torch.optim.Optimizer):
         verb = "returned" if callable(given) else "is"
-        raise TargetError(f"the optimizer of {target.text} {verb} {type_text(made)}", "", "return a torch optimizer")
+        raise TargetError(f"the optimizer of {target} {verb} {type_text(made)}", "", "return a torch optimizer")
     trained = {id(p) for p in parameters}
     if not any(id(p) in trained for group in made.param_groups for p in group["params"]):
-        raise TargetError(
-            f"the optimizer of {target.text} holds none of its model's parameters",
-            "its state would not be counted",
-            "give a function of the parameters: optimizer = lambda parameters: …",
-        )
+        title = f"the optimizer of {target} holds none of its model's parameters"
+        fix = "give a function of the parameters: optimizer = lambda parameters: …"
+        raise TargetError(title, "its state would not be counted", fix)
     return made, f"{type(made).__name__} of the target"
 
 
@@ -357,7 +329,6 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes of the current gradients."""
         return sum(_tensor_bytes(p.grad) for p in self.model.parameters() if p.grad is not None)
 
     @property
@@ -408,16 +379,17 @@ def load(
         raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
     built = build(target, inputs, factory)
     built.model = built.model.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
-    return equip(built, target, mode=mode, optimizer=optimizer, dtype=dtype, device=device, recipe=recipe)
+    return equip(built, mode=mode, optimizer=optimizer, dtype=dtype, device=device, recipe=recipe)
 
 
 @dataclass(slots=True)
 class BuiltTarget:
-    """The object that a target returned (`whole`), the module in it, and its known inputs."""
+    """The object that a target returned (`whole`), the module in it, its known inputs, and the target's text."""
 
     whole: Any
     model: nn.Module
     inputs: tuple[Input, ...]
+    text: str
 
     @property
     def has_inputs(self) -> bool:
@@ -440,44 +412,36 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         why, fix = "lazy layers have weights once they have run", "run the model once in the factory, or give the sizes"
         raise TargetError(f"layers of {target.text} do not know their sizes yet", why, fix)
-    return BuiltTarget(whole, model, inputs)
+    return BuiltTarget(whole, model, inputs, target.text)
 
 
 def equip(
-    built: BuiltTarget,
-    target: Target,
-    *,
-    mode: Mode,
-    optimizer: str,
-    dtype: str | None,
-    device: torch.device,
-    recipe: StepRecipe,
+    built: BuiltTarget, *, mode: Mode, optimizer: str, dtype: str | None, device: torch.device, recipe: StepRecipe
 ) -> Workload:
     """Return the workload of a model that is on its device. Raises TargetError and UsageError."""
     model, inputs, whole = built.model, built.inputs, built.whole
     model.train(mode == "train")
     # In a module, the names `loss` and `optimizer` may mean anything.
     user_object = None if isinstance(whole, nn.Module) else whole
-    loss = getattr(user_object, "loss", None)
-    if loss is not None and not callable(loss):
+    if (loss := getattr(user_object, "loss", None)) is not None and not callable(loss):
         raise TargetError(
-            f"the loss of {target.text} is {type_text(loss)}", "", "make it a function of output and target"
+            f"the loss of {built.text} is {type_text(loss)}", "", "make it a function of output and target"
         )
     if isinstance(loss, nn.Module):
         # A loss module may have class weights.
         loss = loss.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
     make = getattr(whole, "make_batch", None)
     make_batch = (
-        random_batches(model, inputs, target, device, dtype, recipe)
+        random_batches(model, inputs, built.text, device, dtype, recipe)
         if make is None
-        else own_batches(make, loss is not None, target, device, dtype, recipe)
+        else own_batches(make, loss is not None, built.text, device, dtype, recipe)
     )
     given = getattr(user_object, "optimizer", None)
-    chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
+    chosen, text = make_optimizer(model, given, optimizer, built.text) if mode == "train" else (None, None)
     is_scaled = chosen is not None and recipe.amp == "float16" and device.type in SCALED
     # The scale does not affect memory, and random data needs no scale but 1.
     scaling = torch.amp.GradScaler(device.type, init_scale=1.0) if is_scaled else None
-    return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, target.text)
+    return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, built.text)
 
 
 def forward(workload: Workload, batch: Batch) -> Any:
@@ -568,12 +532,9 @@ def find(target: Target) -> Callable[[], Any]:
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         names = () if target.module is None else (target.module, target.module.split(".")[0])
         if isinstance(error, ModuleNotFoundError) and error.name in names:
-            raise TargetError(
-                f"the target's module {target.module} does not exist",
-                "it is neither installed nor in the current folder",
-                "give its file as path/to/file.py:factory",
-                trace=traceback.format_exc(),
-            ) from error
+            title, trace = f"the target's module {target.module} does not exist", traceback.format_exc()
+            why, fix = "it is neither installed nor in the current folder", "give its file as path/to/file.py:factory"
+            raise TargetError(title, why, fix, trace=trace) from error
         raise _on_import(target, error) from error
     factory: Any = module
     for name in (target.attribute or "").split("."):
@@ -591,8 +552,7 @@ def find(target: Target) -> Callable[[], Any]:
 def _import_file(file: str) -> Any:
     path = Path(file).resolve()
     sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if (spec := importlib.util.spec_from_file_location(path.stem, path)) is None or spec.loader is None:
         raise TargetError(f"the target's file {file} is not a Python file", "", "its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickle look the module up by its name while it runs.
@@ -627,13 +587,8 @@ def _on_import(target: Target, error: BaseException) -> TargetError:
 
 
 def raised(what: str, error: BaseException) -> TargetError:
-    """Return the TargetError for an `error` that `what` raised."""
     if isinstance(error, TargetError):
         return error
     text = " ".join(str(error).split())
-    return TargetError(
-        f"{what} raised {type(error).__qualname__}" + (f": {text}" if text else ""),
-        "",
-        "see the traceback with --debug",
-        trace="".join(traceback.format_exception(error)),
-    )
+    title = f"{what} raised {type(error).__qualname__}" + (f": {text}" if text else "")
+    return TargetError(title, "", "see the traceback with --debug", trace="".join(traceback.format_exception(error)))
