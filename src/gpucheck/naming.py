@@ -10,6 +10,7 @@ from typing import TypeVar
 from gpucheck.errors import UsageError
 
 Item = TypeVar("Item")
+Prefixes = Sequence[str]
 # Names at least this similar are a typing error. difflib's default, 0.6, takes `nope` for `copies`.
 SLIP = 0.7
 # Other names of torch's dtypes. By similarity of spelling, `float` would mean float64.
@@ -44,13 +45,7 @@ def hint(name: str, known: Sequence[str]) -> str:
 
 
 def select(
-    rows: Sequence[Item],
-    name_of: Callable[[Item], str],
-    only: Sequence[str],
-    skip: Sequence[str],
-    *,
-    noun: str,
-    nothing: str,
+    rows: Sequence[Item], name_of: Callable[[Item], str], only: Prefixes, skip: Prefixes, *, noun: str, nothing: str
 ) -> list[Item]:
     """Return the rows whose name begins with a prefix in `only` (all rows if it is empty) and with none in `skip`.
     Raises UsageError for a prefix that matches no `noun`, and with the reason `nothing` if no row is left."""
@@ -64,8 +59,7 @@ def select(
                 fix = did_you_mean(prefix, dict.fromkeys([*names, *groups])) or listed
                 raise UsageError(f"{option} {prefix!r} matches no {noun}", "", fix)
     chosen = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
-    remaining = [row for row in chosen if not name_of(row).startswith(tuple(skip))]
-    if not remaining:
+    if not (remaining := [row for row in chosen if not name_of(row).startswith(tuple(skip))]):
         raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
     return remaining
 

@@ -1,8 +1,7 @@
 """The judge of all benchmarks, which turns a document and thresholds into findings and results. No I/O.
 
-A threshold passes if the whole interval of every figure meets the threshold. A threshold fails if the whole interval of
-a figure misses it, or if no recorded disturbance (`config.DISTURBANCES`) explains the gap. All other cases are
-inconclusive (docs/settings.md).
+A threshold passes if the whole interval of every figure meets it. It fails if the whole interval of a figure misses it,
+or if no recorded disturbance (`config.DISTURBANCES`) explains the gap. Else it is inconclusive (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ def _benchmark(name: str) -> str:
 
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
-    """Return the planned devices of one benchmark or of all, in the plan's order."""
     devices = (part.device for part in parts if benchmark is None or part.id == benchmark)
     return list(dict.fromkeys(device for device in devices if device is not None))
 
@@ -138,8 +136,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     # The finding of a failed device has another ID, and names the benchmark in `where`.
     where = f"bench {name}"
     its = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
-    verdicts = [finding for finding in its if finding.verdict not in ("skip", "info")]
-    if verdicts:
+    if verdicts := [finding for finding in its if finding.verdict not in ("skip", "info")]:
         worst = min(verdicts, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in its if finding.verdict == "skip"]
@@ -150,16 +147,11 @@ LOOK = "gpucheck devices --processes shows clocks, heat and other programs on th
 
 
 def gated(
-    measurements: Sequence[Measurement],
-    limits: Sequence[Limit],
-    device: DeviceRef,
-    known: Ceilings,
-    *,
-    complete: bool = True,
+    rows: Sequence[Measurement], limits: Sequence[Limit], device: DeviceRef, known: Ceilings, *, complete: bool = True
 ) -> list[Finding]:
     """Return the findings for one device's thresholds. No threshold passes unless the rows are `complete`."""
     by_id = {limit.id: limit for limit in config.applying(limits, device.name)}
-    return [_finding(limit, measurements, known, device.id, complete=complete) for limit in by_id.values()]
+    return [_finding(limit, rows, known, device.id, complete=complete) for limit in by_id.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 import psutil
@@ -43,7 +43,7 @@ LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 Sample = dict[str, Any]
 
 
-class Watch:
+class Watch(AbstractContextManager["Watch"]):
     """A child process that samples one device. If the child fails, `reason` is the cause, and there are no readings."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
@@ -96,9 +96,6 @@ class Watch:
     def _fail(self, reason: str) -> None:
         self.reason = reason
         self.close()
-
-    def __enter__(self) -> Watch:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import collections
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook
@@ -121,12 +121,7 @@ class State:
     """The steps of a run and their reports to the parent."""
 
     def __init__(
-        self,
-        plan: StressPlan,
-        work: StressWork,
-        watch: Watch,
-        say: Send,
-        clock: Callable[[], float] = time.perf_counter,
+        self, plan: StressPlan, work: StressWork, watch: Watch, say: Send, clock: Callable[[], float] = perf_counter
     ) -> None:
         self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
@@ -153,8 +148,7 @@ class State:
         point, number = _Point(kind, self.clock()), first
         while number < first + self.plan.parts:
             self._step(point)
-            now = self.plan.point_at(self.clock() - self._began_s)
-            if now > number:
+            if (now := self.plan.point_at(self.clock() - self._began_s)) > number:
                 self._close(point)
                 point, number = _Point(kind, self.clock()), now
 

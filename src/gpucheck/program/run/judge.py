@@ -17,7 +17,7 @@ from gpucheck.messages import BY_ID, EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
 from gpucheck.program.options import RunOptions
-from gpucheck.program.run import counters
+from gpucheck.program.run.counters import STEPS, CounterData
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results import run as results
@@ -270,11 +270,7 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.CounterData,
-    counted: RunResult,
-    options: RunOptions,
-    folder: str = "",
-    not_reached: tuple[str, ...] = (),
+    read: CounterData, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
 ) -> DryResult:
     """Return a dry run's result. `counted` is `run`'s result from the same counters."""
     assert options.dry is not None
@@ -288,7 +284,7 @@ def dry_result(
         exit=counted.exit,
         torch=counted.torch,
         has_values=not options.no_values,
-        steps=read.head[counters.STEPS],
+        steps=read.head[STEPS],
         ended_after_steps=any(read.lines_of("steps_done")),
         mismatches=rows_of(read, "mismatch", results.DryMismatch),
         stopped=stopped,
@@ -309,14 +305,13 @@ def dry_result(
 _Row = TypeVar("_Row")
 
 
-def rows_of(read: counters.CounterData, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
+def rows_of(read: CounterData, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
     return tuple(from_json(made, line) for line in read.lines_of(kind))
 
 
-def _errors_caught(read: counters.CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:
+def _errors_caught(read: CounterData, stopped: DryStop | None) -> Iterator[results.CaughtError]:
     for error in rows_of(read, "mixed", results.CaughtError):
-        times = error.times - (stopped is not None and stopped.text == error.text)
-        if times:
+        if times := error.times - (stopped is not None and stopped.text == error.text):
             yield replace(error, times=times)
     if stopped is None:  # else a worker's error may have ended the program
         yield from rows_of(read, "fork", results.CaughtError)
@@ -495,9 +490,8 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
     if result.assumed_count:
         places = dict.fromkeys(f"{value.what} {value.place or ''}".strip() for value in result.assumed)
         first = "; ".join([*places][:3])
-        yield Finding(
-            "run.dry.assumed", "info", f"{result.assumed_count} values were assumed", f"{first}: 0 or False each"
-        )
+        title = f"{result.assumed_count} values were assumed"
+        yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
         listed = model_judge.listed(result.unjudged)
         yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", listed)
