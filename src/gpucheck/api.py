@@ -221,8 +221,7 @@ def _read(options_type: Callable[..., Any], values: Mapping[str, object], device
             raise UsageError(f"{option.name} is {value!r}", f"it takes {takes}")
         is_list = option.repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
         items: Any = value if is_list else [value]
-        texts = [item if option.is_flag else str(item) for item in items if item is not None]
-        if texts:
+        if texts := [item if option.is_flag else str(item) for item in items if item is not None]:
             typed[name] = texts if option.repeat else texts[0]
     options = read(options_type, typed)
     return options if device is None else replace(options, device=str(device))
@@ -313,7 +312,6 @@ def _named(factory: Callable[[], Any]) -> str:
         module = spec.name
     if "." in module:  # relative imports in a package need the package's name
         return f"{module}:{name}"
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or not file.endswith(".py"):
+    if (file := getattr(sys.modules.get(module), "__file__", None)) is None or not file.endswith(".py"):
         raise UsageError(f"the target {name} has no source file", why, "write it into a module")
     return f"{file}:{name}"

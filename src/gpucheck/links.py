@@ -50,8 +50,7 @@ WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 # NVML reports the highest width of the GPU, not of its slot. GPUs wired for eight lanes (RTX 3050, laptops, Amazon's
 # A10G) and slots that share lanes run below this width. The narrowest usual links (Thunderbolt, M.2) have four lanes.
 LEAST_LANES = 4
-# The rate of NVLink-C2C between a Grace CPU and its Hopper GPU, in one direction. NVIDIA's data sheet of the GH200
-# gives 900 GB/s for both directions together.
+# The rate of NVLink-C2C between a Grace CPU and its Hopper GPU, one way: the GH200's data sheet has 900 GB/s both ways.
 C2C_BYTES_PER_S = 450e9
 # The packets that a link may resend in a minute, per lane and generation, at the bit error rate of 1e-12 that the
 # specification allows. DCGM's health check of PCIe uses the same limits.

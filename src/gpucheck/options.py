@@ -114,8 +114,7 @@ def read(options_type: Callable[..., Declared], given: Mapping[str, Any]) -> Dec
     for a value that is empty or not accepted, and for options that exclude each other (the dataclass's `check`)."""
     values = {}
     for option in declared(options_type):
-        value = given.get(option.key)
-        if value is not None and value is not False and value != []:
+        if (value := given.get(option.key)) is not None and value is not False and value != []:
             values[option.field] = _read(option, value)
     options = options_type(**values)
     if (check := getattr(options, "check", None)) is not None:

@@ -76,8 +76,7 @@ def interval(samples: Sequence[float]) -> Interval | None:
     interval contains the median of all samples, and lies between the smallest and the largest sample. One block that
     took many times as long as the others widens the interval on both sides.
     """
-    n = len(samples)
-    if n < FEWEST_SAMPLES:
+    if (n := len(samples)) < FEWEST_SAMPLES:
         return None
     narrowest = max(1, math.ceil(n / MOST_BLOCKS))
     widest = max(narrowest, n // FEWEST_BLOCKS)

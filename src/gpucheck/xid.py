@@ -214,8 +214,7 @@ DRAINING = (
 def severity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
     """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: the GPU needs a
     reset. `info`: a mistake of the program, or an error to ignore. `is_fatal` is the severity that the log gives."""
-    known = BY_NUMBER.get(number)
-    if known is None:
+    if (known := BY_NUMBER.get(number)) is None:
         return "warn"
     if known.action in DRAINING or number in (167, 169, 171, 172, 173):
         return "warn" if is_fatal is False else "fail"

@@ -132,8 +132,7 @@ class History:
     """The trials of a search so far, and the state that follows from them.
 
     The first child's report replaces `budget` and `device`. `stopped` is the trial that ended the search for a reason
-    unrelated to its size. `refused` is the reason why no process could be set up. `more_time_s` is the time budget to
-    suggest if time ran out.
+    unrelated to its size, `refused` is why no process was set up, `more_time_s` the budget to suggest if time ran out.
     """
 
     plan: SearchPlan
@@ -169,8 +168,7 @@ class History:
     @property
     def final(self) -> TrialResult | None:
         """The run that the answer describes: the best size's first confirmation, else its first pass."""
-        best = self.search.best
-        if best is None:
+        if (best := self.search.best) is None:
             return None
         runs = [r for r in self.results if r.batch_size == best.batch_size and r.outcome == "fits"]
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
@@ -305,19 +303,16 @@ TRUSTED_GROWTH = 0.10
 
 def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
     """Split the memory into a part per sample and a fixed part, from two trials that passed. Unknown parts are None."""
-    passed = [r for r in results if r.outcome == "fits"]
-    if not passed:
+    if not (passed := [r for r in results if r.outcome == "fits"]):
         return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
     # If the allocator had to free its cache, the peak shows the budget and not the need of that size.
     measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
-    smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
-    if not smaller:
+    if not (smaller := [size for size in measured if size <= SLOPE_APART * max(measured)]):
         return held
     low, high = max(smaller), max(measured)
-    grown = measured[high] - measured[low]
-    if grown < TRUSTED_GROWTH * measured[low]:
+    if (grown := measured[high] - measured[low]) < TRUSTED_GROWTH * measured[low]:
         return held
     slope = grown / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
@@ -489,8 +484,7 @@ def _nothing_fits(history: History) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    final = history.final
-    if final is None:
+    if (final := history.final) is None:
         return
     size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
     growth, left = final.growth_bytes, final.steps_left(history.budget.bytes)

@@ -43,11 +43,8 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     """Find the largest batch that fits. Raises UsageError, TargetError, and CannotLook if the device cannot be used."""
     began = time.monotonic()
     if IN_TRIAL in os.environ:
-        raise UsageError(
-            "a trial of a search starts another search",
-            "trials import the script that contains the target",
-            'move the script\'s own work under `if __name__ == "__main__":`',
-        )
+        title, why = "a trial of a search starts another search", "trials import the script that contains the target"
+        raise UsageError(title, why, 'move the script\'s own work under `if __name__ == "__main__":`')
     if options.device == "all":
         line = shlex.join(["gpucheck", "find-batch-size", *filter(None, [options.target]), "--device", "cuda:0"])
         raise UsageError("--device 'all': a search runs on one device", "", f"search on each device: {line}")
@@ -154,8 +151,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     kind = setup.device
     context_bytes, workspace_bytes, source = OUTSIDE[kind]
     margin = 0 if kind == "cpu" else margin_bytes(memory_bytes)
-    budget_bytes = memory_bytes - margin - context_bytes - workspace_bytes
-    if budget_bytes <= 0:
+    if (budget_bytes := memory_bytes - margin - context_bytes - workspace_bytes) <= 0:
         why = f"context, workspaces and margin take {capacity(memory_bytes - budget_bytes)}"
         raise UsageError(f"{capacity(memory_bytes)} cannot hold any workload", why)
     emit(Progress("predicting with fake tensors"))

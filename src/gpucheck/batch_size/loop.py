@@ -171,8 +171,7 @@ class SearchLoop:
         known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
         peaks = answer.peaks(self.history.results, largest)
         for _ in range(TRIES):
-            size = answer.choose(peaks, aim, largest, self.search.multiple_of)
-            if size is None:
+            if (size := answer.choose(peaks, aim, largest, self.search.multiple_of)) is None:
                 least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
                 return self._no_recommendation(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
@@ -207,8 +206,7 @@ class SearchLoop:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _conclude(self) -> None:
-        final = self.history.final
-        if final is not None and final.loss is not None:
+        if (final := self.history.final) is not None and final.loss is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {self.history.optimizer}"))
         self._answer()
         for finding in answer.findings(self.history)[self._emitted :]:
@@ -229,8 +227,7 @@ LEAST_GROWTH = 0.1
 FIRST_SHARE = 0.25
 # If no size has passed and less than this share of the time is left, the smallest size is next.
 SMALLEST_SHARE = 1 / 3
-# The trial of the smallest size loads libraries. Even past the deadline, it gets 5 s or this share of the time budget,
-# whichever is longer.
+# The smallest size's trial loads libraries: even past the deadline it gets 5 s, or this share of the budget if longer.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
 # The suggested time budget is this many times the budget that was too short.
 MORE_TIME = 4
@@ -323,8 +320,7 @@ class Schedule:
 
     def until(self, attempt: Attempt) -> float:
         """Return the time at which a trial is ended. Until a size has passed, time is reserved for smaller sizes."""
-        best = self.search.best
-        if best is None and attempt.size > self.search.lowest:
+        if (best := self.search.best) is None and attempt.size > self.search.lowest:
             return self.deadline - (1 - FIRST_SHARE) * self.left
         if best is None:
             return max(self.deadline, time.monotonic() + max(SMALLEST_LEAST_S, SMALLEST_MORE * self.seconds))

@@ -24,8 +24,7 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 # The larger of these two margins stays free for the driver, other processes and fragmentation.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
-# Without --memory-limit, a trial gets at most 2 GiB, and at most half of the available memory. Other processes need the
-# rest.
+# Without --memory-limit, a trial gets at most 2 GiB and half of the available memory. Other processes need the rest.
 CPU_DEFAULT_BYTES = 2 * GIB
 # On the CPU, the system limits a child's memory to this multiple of the budget, because the allocator has overhead.
 GUARD_SHARE = 1.25
@@ -79,8 +78,7 @@ def margin_bytes(total: int) -> int:
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
     """Return the budget on a device with its own memory. If another process uses the device, the margin is doubled."""
     margin = margin_bytes(total) * (2 if shared else 1)
-    available = free - margin
-    if available <= 0:
+    if (available := free - margin) <= 0:
         what = f"only {capacity(free)} of the device's {capacity(total)} is free"
         fix = "end other processes on it: gpucheck devices --processes"
         raise CannotLook(what, f"a margin of {capacity(margin)} stays free", fix, finding="batch_size.budget")
@@ -178,8 +176,7 @@ class TrialResult(TrialEntry):
 
     def __post_init__(self) -> None:
         # The first step warms up. Its time counts only if no later step was run.
-        steps = self.later_s or self.steps_s
-        if steps and (median_s := statistics.median(steps)) > 0:
+        if (steps := self.later_s or self.steps_s) and (median_s := statistics.median(steps)) > 0:
             object.__setattr__(self, "samples_per_s", self.batch_size / median_s)
 
     @property
@@ -303,8 +300,7 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
     def has(patterns: Iterable[str]) -> bool:
         return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
 
-    cause = messages.cause_of(text)
-    if cause is not None and cause.whose == "memory":
+    if (cause := messages.cause_of(text)) is not None and cause.whose == "memory":
         return _of_memory(cause, device_kind)
     outcome = next((outcome for outcome, patterns in MESSAGES.items() if has(patterns)), None)
     # A failed assertion is the target's error. Another cause that poisons the context, or a missing kernel, is not.

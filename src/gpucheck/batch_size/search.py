@@ -50,8 +50,7 @@ NEAR = 0.75
 # Sizes stay below this share of the budget where running out of memory is dangerous (WSL, Windows, unified memory).
 SAFE_SHARE = 0.85
 SAFE_MARGIN = 3.0
-# The first size to try: most workloads fit 8, and many do not run with a single sample. Where a failure is dangerous,
-# the first size is 2.
+# The first size to try: most workloads fit 8, many do not run with one sample. Where a failure is dangerous, it is 2.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
 # With fewer trials, a search also tries the last size below a failure: at 20 samples, one size more is 5 %.
 SHORT_SEARCH = 6
@@ -167,8 +166,7 @@ class SizeSearch:
 
     def next(self) -> Attempt | None:
         """Return the next size to try, or None if the search is over."""
-        best = self.best
-        if best is None:
+        if (best := self.best) is None:
             return self._down()
         if not self._ended(best) and (candidate := self._candidate(best)) is not None:
             return Attempt(candidate, "confirm" if self._may_be_answer(candidate, best) else "search")
@@ -178,8 +176,7 @@ class SizeSearch:
 
     def _down(self) -> Attempt | None:
         """Return the first size, or a size far below all failed sizes. Return None after the smallest size."""
-        tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
-        if not tried:
+        if not (tried := sorted({r.batch_size for r in self.trials if r.outcome != FITS})):
             usual = FIRST_SIZE if self.seek_failure else CAREFUL_SIZE
             first = self.rounded(usual if self.start is None else self.start)
             return Attempt(min(max(first, self.lowest), self._highest))
@@ -236,8 +233,7 @@ class SizeSearch:
         return not self.seek_failure and self.confirmed
 
     def _closed(self, best: TrialResult) -> bool:
-        failing = self.first_failing
-        if failing is not None:
+        if (failing := self.first_failing) is not None:
             width = failing.batch_size - best.batch_size
             # Stop if at most one size is between a confirmed answer and the failure. A short search tries that size.
             is_known = self.on_device and self.confirmed and len(self.trials) >= SHORT_SEARCH
@@ -306,8 +302,7 @@ class SizeSearch:
         # A wide bracket is divided at its geometric mean.
         middle = self.rounded(math.sqrt(low * high) if high > 2 * low else (low + high) / 2)
         middle = min(max(middle, low + self.multiple_of), high - self.multiple_of)
-        fitted = self._fit(1.0)
-        if fitted is None:
+        if (fitted := self._fit(1.0)) is None:
             return middle
         if self.on_device:
             # If the predicted peak of a failed size nearly fills the budget, the size is only slightly too large.
@@ -401,8 +396,7 @@ class Fit:
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
     """Fit points of (size, peak in bytes). `noise` is relative. `static` is the memory of batch size 0, if known."""
-    measured = sorted((size, peak / budget) for size, peak in points)
-    if not measured:
+    if not (measured := sorted((size, peak / budget) for size, peak in points)):
         return None
     scale, top = measured[-1]
     if static is not None:

@@ -71,8 +71,7 @@ class DeviceGauge:
 
     def outside(self) -> int:
         """Return the bytes outside the allocator now: context, handles, workspaces and other processes."""
-        info = self.accel.memory_info()
-        if info is None:
+        if (info := self.accel.memory_info()) is None:
             return 0
         return max(0, self.free_before - info[0] - (self.accel.memory().memory_reserved_bytes or 0))
 
@@ -294,8 +293,7 @@ def _open_gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[
     if accel.is_cpu:
         return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
-    info = _wait_until_free(accel, least)
-    if info is None:
+    if (info := _wait_until_free(accel, least)) is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
     # The free memory before this process had a context, so that the context counts as used. A value below the current

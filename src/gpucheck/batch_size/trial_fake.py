@@ -74,8 +74,8 @@ def main() -> int:
     channel = Channel()
     request = channel.receive()
     import_compiler()
-    setup = from_json(Setup, request)
-    channel.send(_estimate(setup, request["room_bytes"], request["lowest"], request["highest"]))
+    room_bytes, lowest, highest = (request[name] for name in ("room_bytes", "lowest", "highest"))
+    channel.send(_estimate(from_json(Setup, request), room_bytes, lowest, highest))
     return 0
 
 
@@ -96,8 +96,7 @@ def _estimate(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -
     search = SizeSearch(smallest, highest, TOLERANCE, room_bytes, start=smallest, noise=NOISE, extra_trials=MOST_SIZES)
     sizes: dict[int, Json] = {smallest: first}
     while len(search.trials) < MOST_SIZES and (attempt := search.next()) is not None:
-        size = attempt.size
-        if size not in sizes:
+        if (size := attempt.size) not in sizes:
             try:
                 sizes[size] = fake.run(size)
             except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything here

@@ -109,8 +109,7 @@ def _fail(
     if isinstance(error, GpucheckError) and not faults.is_device(error):
         relay(Skipped(of_error(error)))
         return []
-    fault = next((known for known in relay.faults if known.is_of(error)), None)
-    if fault is None:
+    if (fault := next((known for known in relay.faults if known.is_of(error)), None)) is None:
         fault = faults.of(error, f"bench {benchmark.id}", ids[0] if len(ids) == 1 else None, step=watchdog.step())
         relay(Failed(fault))
     if fault.poisons:

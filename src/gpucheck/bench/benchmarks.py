@@ -73,7 +73,6 @@ class Selecting:
         return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing=self.nothing)
 
     def names(self) -> list[tuple[str, str]]:
-        """Return the selected names with their titles."""
         return [(name, self.titles[name]) for name in self.selected]
 
     def check(self) -> None:

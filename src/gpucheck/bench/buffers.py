@@ -221,8 +221,7 @@ class Copies:
 
     def __post_init__(self) -> None:
         words, buffers = self.size // WORD, (self.source.words, self.destination.words)
-        capacity = min(map(len, buffers)) // words
-        if not capacity:
+        if not (capacity := min(map(len, buffers)) // words):
             raise ValueError("the buffers are smaller than one copy")
         self.count = count = min(capacity, max(1, -(-self.span // self.size)), MOST_SLICES)
         sources, destinations = (whole[: count * words].view(count, words).unbind(0) for whole in buffers)

@@ -205,7 +205,6 @@ def out_of_time(name: str, title: str, device: str | None = None) -> Finding:
 
 
 def described(accel: Accel) -> Device:
-    """Return torch's description of an opened device."""
     return Device(
         kind=accel.kind,
         id=accel.id,

@@ -26,7 +26,6 @@ def size(row: Measurement) -> int:
 
 
 def rate(row: Measurement) -> float:
-    """Return the median rate of a row, or 0 without a rate."""
     return row.rate.median if row.rate else 0.0
 
 

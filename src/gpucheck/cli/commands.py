@@ -299,8 +299,7 @@ COMMANDS: tuple[Command, ...] = (
 
 # The environment variable for each of these options, by the option's key. The command line takes precedence.
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# The variable does not set the doctor's time budget, which limits the wait for torch: with a budget for benchmarks, a
-# slow import would look like a hang.
+# The variable does not set the doctor's limit: with a benchmark's budget, a slow import of torch would seem to hang.
 OWN_LIMIT = "doctor", "time_budget"
 
 
@@ -363,8 +362,7 @@ class Common:
 @functools.cache
 def parameters(name: str) -> tuple[Option, ...]:
     """Return all options of a command in the order of its help page: own options, thresholds and shared options."""
-    row = find(name)
-    if row is None or not row.options:
+    if (row := find(name)) is None or not row.options:
         return ()
     from gpucheck import config
 

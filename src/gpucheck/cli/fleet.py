@@ -137,9 +137,8 @@ def _lists(folder: str | None) -> list[outputs.OutputFile]:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise CannotLook(
-            f"--into {folder!r} cannot be created", error.strerror or "", "give a writable folder"
-        ) from error
+        title = f"--into {folder!r} cannot be created"
+        raise CannotLook(title, error.strerror or "", "give a writable folder") from error
     contents: dict[str, outputs.Content] = {
         "good.txt": lambda report: listed(report, "good"),
         "bad.txt": lambda report: listed(report, "bad"),

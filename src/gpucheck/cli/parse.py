@@ -59,8 +59,7 @@ class HelpGroup(TyperGroup):
         return list(commands.commands_in(name_of(ctx)))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        row = commands.commands_in(name_of(ctx)).get(cmd_name)
-        if row is None:
+        if (row := commands.commands_in(name_of(ctx)).get(cmd_name)) is None:
             return None
         return HelpGroup(name=row.name, invoke_without_command=True) if row.commands else HelpCommand(row)
 

@@ -143,8 +143,7 @@ def report(common: Common, options: ReportOptions) -> int:
     from gpucheck.report.events import Judged
     from gpucheck.report.finding import Finding
 
-    pages = [path for path in common.output if path.lower().endswith(".html")]
-    if not pages:
+    if not (pages := [path for path in common.output if path.lower().endswith(".html")]):
         why, fix = "no file for the page was given", "add --output page.html"
         if common.output:
             why, fix = f"{common.output[0]!r} is not an HTML file", "end the name in .html"

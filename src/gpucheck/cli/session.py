@@ -184,8 +184,7 @@ def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) ->
         try:
             work(emit)
         except ImportError as error:
-            unusable = errors.of_dependency(error)
-            if unusable is None:
+            if (unusable := errors.of_dependency(error)) is None:
                 raise
             raise unusable from error
         finally:
@@ -218,8 +217,7 @@ def _report_fault(error: Exception, emit: Emit, common: Common, collector: Colle
     """Report the fault, unless the command has already reported it. For a bug, print the traceback."""
     from gpucheck.machine import faults
 
-    fault = next((fault for fault in collector.faults if fault.is_of(error)), None)
-    if fault is None:
+    if (fault := next((fault for fault in collector.faults if fault.is_of(error)), None)) is None:
         fault = faults.of(error, common.command, None, step=watchdog.step())
         emit(Failed(fault))
     if fault.kind == "error" and not faults.is_of_library(error):

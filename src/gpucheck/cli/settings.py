@@ -28,8 +28,7 @@ def of_command(command: str, path: str | None, values: dict[str, Any], variables
     for name in os.environ:
         if name.startswith("GPUCHECK_") and name not in known and (meant := naming.slip(name, known, SLIP)):
             raise UsageError(f"variable {name} is unknown", "", f"did you mean {meant}?")
-    text = _read(path or FILE)
-    if text is None and path:
+    if (text := _read(path or FILE)) is None and path:
         raise UsageError(f"--config {path!r} does not exist", "", "give a settings file")
     file = Settings() if text is None else config.parse(text, path or FILE)
     rows = [threshold for threshold in THRESHOLDS if _applies(threshold, command, values)]

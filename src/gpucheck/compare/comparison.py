@@ -258,7 +258,6 @@ class Difference:
     p: float
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the interval of the ratio."""
         half = stats.student_quantile(level, self.df) * self.error if self.error else 0.0
         return math.exp(self.difference - half), math.exp(self.difference + half)
 
@@ -312,8 +311,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         findings.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
     if comparison.software:
         findings.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
-    methods = {row_label(row): list(row.differences) for row in comparison.rows if row.differences}
-    if methods:
+    if methods := {row_label(row): list(row.differences) for row in comparison.rows if row.differences}:
         counted = Counter(text for texts in methods.values() for text in texts)
         texts = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
         findings.append(Finding("compare.method", "warn", "the methods differ", texts, {"rows": methods}))

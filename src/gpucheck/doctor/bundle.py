@@ -107,8 +107,7 @@ def _listed(value: Any, path: str) -> Any:
         return None
     texts, details = LISTED[path].split(), {}
     for name, entry in value.items():
-        below = f"{path}/{name}"
-        if below in LISTED:
+        if (below := f"{path}/{name}") in LISTED:
             details[name] = _listed(entry, below)
         elif name in texts or "*" in texts:
             details[name] = _text(entry)

@@ -99,8 +99,7 @@ def read(
         try:
             with machine:
                 facts = machine.read()
-            driver = facts.driver
-            if driver is not None and driver.cuinit_code is None and driver.is_hung:
+            if (driver := facts.driver) is not None and driver.cuinit_code is None and driver.is_hung:
                 # If cuInit hangs, torch hangs too. If only one device hangs, torch may use another device.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
@@ -138,9 +137,8 @@ def healthy(evidence: Evidence, checked: Container[str]) -> Finding:
     if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
         title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
-        return Finding(
-            "doctor.healthy", "pass", title, f"kernel and matrix product correct on {', '.join(in_short(ran))}"
-        )
+        message = f"kernel and matrix product correct on {', '.join(in_short(ran))}"
+        return Finding("doctor.healthy", "pass", title, message)
     if not evidence.is_nvidia_here:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
@@ -174,8 +172,7 @@ def why_not(gpu: Device) -> str:
         return NOT_IN_NVML
     if gpu.state is not None:
         return gpu.state
-    computing = [process for process in gpu.processes or () if "compute" in process.kind]
-    if computing:
+    if computing := [process for process in gpu.processes or () if "compute" in process.kind]:
         names = [f"{process.name or 'not visible here'} ({process.pid})" for process in computing]
         return f"in use by others: {few(names, ', ')}"
     used_bytes = held_bytes(gpu)
@@ -235,8 +232,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
         **{name: why for name, gpu in gpus.items() if (why := why_not(gpu))},
         **dict.fromkeys(ran - set(gpus), NOT_IN_NVML),
     }
-    loaded = {name: gpu.uuid for name, gpu in gpus.items() if name not in left_out}
-    if not loaded:
+    if not (loaded := {name: gpu.uuid for name, gpu in gpus.items() if name not in left_out}):
         return LoadResult("none", "no GPU is free for the load", (), left_out)
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")

@@ -132,8 +132,7 @@ class Signs:
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Signs | None:
         """Return findings of `gpucheck devices` as signs, with verdict, title and fix of the worst finding."""
-        problems = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
-        if not problems:
+        if not (problems := [finding for finding in findings if finding.verdict not in ("pass", "skip")]):
             return None
         worst = min(problems, key=lambda finding: WORST_FIRST.index(finding.verdict))
         messages = [

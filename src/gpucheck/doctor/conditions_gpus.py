@@ -375,8 +375,7 @@ def _failed(evidence: Evidence) -> Signs | None:
 
 
 def _not_run(evidence: Evidence) -> Signs | None:
-    load = evidence.load
-    if load is None:
+    if (load := evidence.load) is None:
         # If torch works, the user did not select the load.
         if evidence.torch_works or not any(gpu.nvml_index is not None for gpu in evidence.gpus):
             return None

@@ -111,8 +111,7 @@ def _open_needed(evidence: Evidence) -> Signs | None:
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
     fix = f"sudo apt install nvidia-driver-{branch}-open (Ubuntu; from NVIDIA's own repository nvidia-open), and reboot"
-    lines = evidence.logged(OPEN_NEEDED)
-    if lines:
+    if lines := evidence.logged(OPEN_NEEDED):
         return Signs(lines[-1], {"log": lines}, fix if branch else None, certainty="proof")
     numbered = [gpu for gpu in evidence.pci_gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in numbered if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
@@ -128,8 +127,7 @@ def _not_started(evidence: Evidence) -> Signs | None:
     if not _has_no_working_gpu(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
-    unexplained = [why for why in reasons if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
-    if unexplained:
+    if unexplained := [why for why in reasons if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]:
         return Signs(unexplained[-1], {"log": unexplained})
     explained = "|".join((FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER))
     return None if evidence.logged(explained) else _logged(NOT_STARTED)(evidence)
@@ -352,8 +350,7 @@ def _order(evidence: Evidence) -> Signs | None:
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
     both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda gpu: gpu.cuda_index or 0)
-    order = [gpu.nvml_index for gpu in both]
-    if order == sorted(order, key=lambda index: index or 0):
+    if (order := [gpu.nvml_index for gpu in both]) == sorted(order, key=lambda index: index or 0):
         return None
     rows = [f"cuda:{gpu.cuda_index} is nvidia-smi's {gpu.nvml_index} ({gpu.name or 'a GPU'})" for gpu in both]
     return Signs("; ".join(rows), {"nvml_indices_in_cuda_order": order})
@@ -428,8 +425,7 @@ SMALL_SHM_BYTES = 2**30
 
 
 def _launch_blocking(evidence: Evidence) -> Signs | None:
-    value = evidence.value("CUDA_LAUNCH_BLOCKING")
-    if value in (None, "", "0") or not evidence.is_nvidia_here:
+    if (value := evidence.value("CUDA_LAUNCH_BLOCKING")) in (None, "", "0") or not evidence.is_nvidia_here:
         return None
     return Signs(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
 

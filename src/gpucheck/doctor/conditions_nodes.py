@@ -58,8 +58,7 @@ def _denied(evidence: Evidence) -> Signs | None:
     of_gpus = [node.path for node in _gpu_nodes(evidence)]
     denied = [node.path for node in evidence.stack.nodes if not (node.readable and node.writable)]
     shared = [path for path in denied if path in (CONTROL, MEMORY, WSL_NODE)]
-    paths = [*shared, *(of_gpus if set(of_gpus) <= set(denied) else ())]
-    if not paths:
+    if not (paths := [*shared, *(of_gpus if set(of_gpus) <= set(denied) else ())]):
         return None
     fix = f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
     text = f"this user has no permission to read and write {', '.join(paths)}"
@@ -74,8 +73,7 @@ def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
 
 def _refused(evidence: Evidence) -> Signs | None:
     """Report nodes that cannot be opened although their permissions allow it."""
-    refused = _opened_with(evidence, *REFUSALS)
-    if not refused:
+    if not (refused := _opened_with(evidence, *REFUSALS)):
         return None
     names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items())
     text = f"opening {names} is refused, although the nodes' permissions allow it"
@@ -237,8 +235,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Signs] | None:
         return None
     stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
     installed = filter(None, [evidence.loadable.get(LIBCUDA), *stray])
-    library = next((library for library in installed if library.is_usable), None)
-    if library is not None:
+    if (library := next((library for library in installed if library.is_usable), None)) is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
     # Without a driver or its nodes, libcuda is not expected.
     if without_module(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:

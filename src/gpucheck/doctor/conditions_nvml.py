@@ -244,8 +244,7 @@ def _unknown_error(evidence: Evidence) -> Signs | None:
 
 def _not_initialised(evidence: Evidence) -> Signs:
     """Report error 3. On some kernels the open module's heterogeneous memory management does not start."""
-    lines = evidence.logged(NO_ROOM_FOR_PAGES)
-    if not lines:
+    if not (lines := evidence.logged(NO_ROOM_FOR_PAGES)):
         return cuinit_signs(evidence)
     fix = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot"
     signs = cuinit_signs(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)

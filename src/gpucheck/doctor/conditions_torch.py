@@ -32,8 +32,7 @@ def torch_version(evidence: Evidence) -> str | None:
 def _cuda_build(evidence: Evidence) -> str:
     """Return the command that installs this version of torch for the machine's GPUs and driver."""
     # A torch in PYTHONPATH would take precedence over the installed torch.
-    entry = fixes.pythonpath_of(evidence.probe)
-    if entry is not None:
+    if (entry := fixes.pythonpath_of(evidence.probe)) is not None:
         return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
         return fixes.reinstall(fixes.installer(evidence), torch_version(evidence))
@@ -50,13 +49,9 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
     """Return the command that installs the published build for these compute capabilities and this driver."""
     if _needs_jetsons_wheel(evidence):
         return fixes.JETSON
-    requirement, tag = fixes.choose(
-        capabilities,
-        evidence.served_cuda,
-        evidence.host.architecture,
-        version=torch_version(evidence),
-        keep=built_for_cuda(evidence),
-    )
+    driver, architecture = evidence.served_cuda, evidence.host.architecture
+    version, keep = torch_version(evidence), built_for_cuda(evidence)
+    requirement, tag = fixes.choose(capabilities, driver, architecture, version=version, keep=keep)
     if tag is None:
         return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
     return fixes.installer(evidence).install(requirement, index=tag, reinstall=True)
@@ -439,7 +434,6 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
-    """Return the compute capability of each device, by torch or else by the driver."""
     capabilities = dict(evidence.probe.capabilities or {})
     for gpu in evidence.gpus:
         if gpu.cuda_index is not None and gpu.compute_capability:

@@ -173,8 +173,7 @@ def number(capability: str) -> int | None:
 def runs_on(architecture: str, capability: int) -> bool:
     """Return whether code for this architecture (`sm_90`, `sm_90a`, `compute_90`) runs on a capability such as 90."""
     # Code runs from its version on: machine code (sm) within its major version, PTX (compute) on all newer ones too.
-    match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
-    if match is None:
+    if (match := re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)) is None:
         return False
     code, suffix = int(match[2]), match[3]
     if suffix == "a":
@@ -218,7 +217,6 @@ def tag_for(
 
 
 def version_of(text: str | None) -> tuple[int, int] | None:
-    """Return the major and minor number of a version; None if it is not one."""
     match = re.match(r"(\d+)(?:\.(\d+))?", text or "")
     return (int(match[1]), int(match[2] or 0)) if match else None
 
@@ -259,8 +257,7 @@ def choose(
 ) -> tuple[str, str | None]:
     """Return the requirement and the tag (or None) of the best build for this hardware and driver.
 
-    `version` is the installed torch, and `keep` its CUDA version. If the installed release has no such build, the
-    newest release with one is chosen.
+    `version` is the installed torch, `keep` its CUDA. If its release has no such build, the newest with one is chosen.
     """
     capabilities = list(capabilities)
     # A release that is newer than this table has at least the builds of the newest release here.
@@ -269,8 +266,7 @@ def choose(
     if tag is not None:
         return pinned(version), tag
     for release in sorted(RELEASES, reverse=True):
-        tag = tag_for(capabilities, driver, architecture, release)
-        if tag is not None:
+        if (tag := tag_for(capabilities, driver, architecture, release)) is not None:
             return "torch" if release == NEWEST else f"'torch=={release[0]}.{release[1]}.*'", tag
     return pinned(version), None
 

@@ -16,7 +16,7 @@ from gpucheck.doctor import (
 )
 from gpucheck.doctor.condition import CERTAINTIES, STAGES, Condition, Evidence, Signs, Stage
 from gpucheck.machine.choose import MASK
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import in_short
 from gpucheck.report.results.short import StageStanding, StageState
 
@@ -89,9 +89,8 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     }
     # The fix of the first broken stage also fixes the consequences.
     fix = None if because else condition.fix or None
-    return Finding(
-        condition.id, "info" if because else condition.verdict, condition.title, signs.message, evidence, fix
-    )
+    verdict: Verdict = "info" if because else condition.verdict
+    return Finding(condition.id, verdict, condition.title, signs.message, evidence, fix)
 
 
 # -- the state of each stage -------------------------------------------------------------------------------------------

@@ -68,8 +68,7 @@ def command(options: FleetCheckOptions, emit: Emit) -> None:
     host = options.host or launch.host or socket.gethostname()
     if not hosts.is_safe(host):
         raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
-    run = options.run or launch.run
-    if run is None and options.gather and launch.launcher != "none":
+    if (run := options.run or launch.run) is None and options.gather and launch.launcher != "none":
         raise UsageError(f"{launch.launcher} gives no job ID", "the nodes' documents need one run", "give --run ID")
     if launcher.works(launch):
         _check(options, launch, host, documents.clean(run or "alone", 200), emit)

@@ -153,8 +153,7 @@ def clean(text: str, longest: int = MOST_TEXT) -> str:
 
 def _tidied(value: Any) -> Any:
     """Return JSON data with each text in one line. Raises InvalidFile if it exceeds a document's bounds."""
-    kind = type(value)
-    if kind is str:
+    if (kind := type(value)) is str:
         # Most short texts occur in every document, so they are stored once.
         return sys.intern(value) if len(value) <= MOST_SHARED and value.isprintable() else clean(value)
     if kind is float or kind is int:

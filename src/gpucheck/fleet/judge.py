@@ -63,8 +63,7 @@ def judge(
     """
     chosen = _run_of(documents, refused, run)
     remarks: list[Finding] = []
-    others = Counter(document.run for document in documents if document.run != chosen)
-    if others:
+    if others := Counter(document.run for document in documents if document.run != chosen):
         text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
         evidence = {"runs": [name for name, _ in others.most_common(3)]}
         remarks.append(Finding("fleet.other_run", "info", "documents of other runs were left out", text, evidence))
@@ -182,8 +181,7 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
     fix = "start a check on it; use a new --run ID for every night"
     rows: list[FleetNode] = []
     for host, document in nodes.items():
-        late_s = document.started_wall_s - middle
-        if late_s < -OLD_S:
+        if (late_s := document.started_wall_s - middle) < -OLD_S:
             cause = f"its document is {units.age(-late_s)} older than the others"
             rows.append(FleetNode(host, "silent", "", cause, fix))
         elif late_s > OLD_S and document.exit == errors.OK:
@@ -268,8 +266,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     if worst := next((problems[verdict] for verdict in _VERDICTS if verdict in problems), None):
         return ": ".join(filter(None, (worst.title, worst.message))), worst.fix
     command = f"on {document.host}: gpucheck fleet check"
-    part = next((part for part in document.parts if part.ended), None)
-    if part is None:
+    if (part := next((part for part in document.parts if part.ended), None)) is None:
         return "its check did not pass, cause unknown", command
     return f"{part.id}: {part.ended}", f"{command} --only {part.id}"
 
@@ -394,8 +391,7 @@ def _verdict(
         title = f"{len(bad)} of {nodes_text(total)} bad or silent: {names}"
         return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *suspect]
     if counts["good"] == total:
-        not_compared = [row.host for row in result.nodes if row.host not in comparison.compared]
-        if not not_compared:
+        if not (not_compared := [row.host for row in result.nodes if row.host not in comparison.compared]):
             return [Finding("fleet.nodes", "pass", f"all {total} nodes are good", "", {"counts": counts})]
         which = "speed" if len(not_compared) == total else f"speed of {few(not_compared)}"
         why = f"a comparison needs {siblings.LEAST_NODES} nodes of one model"

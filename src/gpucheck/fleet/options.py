@@ -33,9 +33,8 @@ def _run(text: str, name: str) -> str:
 
 def _host(text: str, name: str) -> str:
     if not hosts.is_safe(text):
-        raise UsageError(
-            f"{name} {text[:80]!r} is not a host name", "", "use letters, digits, dots, dashes, underscores"
-        )
+        fix = "use letters, digits, dots, dashes, underscores"
+        raise UsageError(f"{name} {text[:80]!r} is not a host name", "", fix)
     return text
 
 
@@ -88,8 +87,7 @@ class FleetCheckOptions(Selecting):
         """Return the parts in their order. Raises UsageError for an unknown part, or if none is left."""
         # The check in a Slurm prolog must be short. These two parts take seconds.
         usual = TITLES if self.only else ("devices", "doctor") if self.prolog else PARTS
-        chosen = {*self.more, *(part for part in self.selected if part in usual)}
-        if not chosen:
+        if not (chosen := {*self.more, *(part for part in self.selected if part in usual)}):
             raise UsageError("--skip leaves no part", self.nothing, "skip fewer")
         return tuple(part for part in TITLES if part in chosen)
 

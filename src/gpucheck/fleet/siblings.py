@@ -140,8 +140,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
     order = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in order]
     fewest = max(MODE_NODES, math.ceil(MODE_SHARE * len(order)))
-    cuts = range(fewest, len(order) - fewest + 1)
-    if not cuts:
+    if not (cuts := range(fewest, len(order) - fewest + 1)):
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
@@ -389,8 +388,7 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
 def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
     """Return the peak for a figure; None if it is unknown or only an estimate."""
     name, capability, multiprocessors, bus = device
-    numbers = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability or "", re.ASCII)
-    if numbers is None:
+    if (numbers := re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability or "", re.ASCII)) is None:
         return None
     model = peaks.lookup(name, (int(numbers[1]), int(numbers[2])), multiprocessors, bus)
     if isinstance(model, peaks.Unknown) or model.kind != "data sheet":

@@ -25,8 +25,7 @@ def _on_off(value: bool) -> str:
 
 def ecc_mode(device: Device, facts: Facts) -> Ruling | None:
     """Report ECC that is off although it is on by default, or that differs from most GPUs of the same name."""
-    ecc = device.ecc
-    if ecc is None or ecc.enabled is None:
+    if (ecc := device.ecc) is None or ecc.enabled is None:
         return None
     evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
     ends_at_reset = ecc.enabled and ecc.enabled_after_reset is False
@@ -79,8 +78,7 @@ def compute_mode(device: Device, facts: Facts) -> Ruling | None:
 
 
 def mig_pending(device: Device, facts: Facts) -> Ruling | None:
-    mig = device.mig
-    if mig is None or mig.enabled_after_reset == mig.enabled:
+    if (mig := device.mig) is None or mig.enabled_after_reset == mig.enabled:
         return None
     fix = (
         "end its programs and stop its monitors (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i "
@@ -227,8 +225,7 @@ IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
 def fabric_state(facts: Facts) -> str | None:
     """Return the state of a fabric that is not ready, and its number of GPUs: NVML's evidence for CUDA's error 802."""
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
-    waiting = [state for state in states if state != "completed"]
-    if not waiting:
+    if not (waiting := [state for state in states if state != "completed"]):
         return None
     state = IN_PROGRESS if set(waiting) == {IN_PROGRESS} else next(other for other in waiting if other != IN_PROGRESS)
     return f"{state} on {waiting.count(state)} of {len(states)} GPUs"
@@ -254,8 +251,7 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 def errors(device: Device, facts: Facts) -> Ruling | None:
     errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
-    counted = {link: by_name for link, by_name in errors.items() if by_name}
-    if not counted:
+    if not (counted := {link: by_name for link, by_name in errors.items() if by_name}):
         return None
     total: Counter[str] = sum(map(Counter, counted.values()), Counter())
     names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
@@ -316,8 +312,7 @@ def findings(device: Device, facts: Facts) -> list[Finding]:
 
 
 def finding_of(check: str, judge: DeviceCheck, device: Device, facts: Facts) -> Finding | None:
-    judged = judge(device, facts)
-    if judged is None:
+    if (judged := judge(device, facts)) is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **judged.evidence}
     # `nvidia-smi -i` accepts a PCI address, a UUID or an index. A PCI address is short and the same in a container.

@@ -47,8 +47,7 @@ def verdict_of(error: XidError) -> Verdict:
 
 def xid_verdict(address: str | None, errors: Sequence[XidError]) -> Ruling | None:
     """Return a verdict on the log entries of the GPU at this PCI address; None if there are none."""
-    entries = [error for error in errors if error.pci_address == address]
-    if not entries:
+    if not (entries := [error for error in errors if error.pci_address == address]):
         return None
     # Entries that summarise others (Xid 154 and 45) rank last.
     entries.sort(key=lambda error: (WORST_FIRST.index(verdict_of(error)), error.number in (45, RECOVERY)))
@@ -152,8 +151,7 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 def nvlink(facts: Facts) -> Finding | None:
     """Report NVLink lines of the log without an Xid, usually as `info`. Links that were not found are `fail`, but
     `warn` in a container or if all of NVML's links are up."""
-    lines = (facts.driver or Driver()).nvlink_failures or ()
-    if not lines:
+    if not (lines := (facts.driver or Driver()).nvlink_failures or ()):
         return None
     # The driver logs PostRxDet if it cannot find the connected links. Other lines are about a single call.
     serious = [line for line in lines if "PostRxDet" in line]
@@ -201,8 +199,7 @@ LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", 
 
 
 def answers(device: Device, facts: Facts) -> Ruling | None:
-    state = device.state or ""
-    if state in DEAD:
+    if (state := device.state or "") in DEAD:
         return _dead(device, facts, *DEAD[state])
     why = state.removeprefix(f"{NOT_ANSWERING}: ") if state.startswith(NOT_ANSWERING) else ""
     if is_nameless(device):
@@ -255,8 +252,7 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Ruling | None:
-    action = device.recovery_action
-    if action is None:
+    if (action := device.recovery_action) is None:
         return None
     evidence: dict[str, object] = {"recovery_action": action}
     if action == "none":
@@ -296,8 +292,7 @@ def remapped_rows(device: Device, facts: Facts) -> Ruling | None:
 
 def sram_ecc(device: Device, facts: Facts) -> Ruling | None:
     """Judge errors of the on-chip memory, which cannot be remapped. NVML reports whether a threshold is exceeded."""
-    sram = device.sram_ecc
-    if sram is None:
+    if (sram := device.sram_ecc) is None:
         return None
     now, ever = sram.volatile_parity + sram.volatile_secded, sram.aggregate_parity + sram.aggregate_secded
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
@@ -312,8 +307,7 @@ def sram_ecc(device: Device, facts: Facts) -> Ruling | None:
 
 
 def retired_pages(device: Device, facts: Facts) -> Ruling | None:
-    pages = device.retired_pages
-    if pages is None or (pages.corrected is None and pages.uncorrected is None):
+    if (pages := device.retired_pages) is None or (pages.corrected is None and pages.uncorrected is None):
         return None
     total = (pages.corrected or 0) + (pages.uncorrected or 0)
     title, message = f"{total} memory pages retired", f"a GPU can retire 64; DCGM fails a GPU at {MOST_RETIRED_PAGES}"
@@ -343,8 +337,7 @@ def ecc(device: Device, facts: Facts) -> Ruling | None:
 
 def unread(device: Device, facts: Facts) -> Ruling | None:
     """Report values that could not be read although the device supports them. Unknown does not mean healthy."""
-    answer = answers(device, facts)
-    if answer is not None and answer.verdict != "pass":
+    if (answer := answers(device, facts)) is not None and answer.verdict != "pass":
         return None  # `answers` reports this GPU
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
@@ -384,8 +377,7 @@ def _withheld(device: Device, facts: Facts) -> Ruling:
 
 def unclaimed(device: Device, facts: Facts) -> Ruling | None:
     """Report used memory that no visible process holds: a dead process left it, or a hidden process holds it."""
-    unclaimed_size = unclaimed_bytes(device, facts)
-    if not unclaimed_size:
+    if not (unclaimed_size := unclaimed_bytes(device, facts)):
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
     holders, in_container = device.node_holders or (), (facts.host or Host()).container is not None

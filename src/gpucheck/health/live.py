@@ -148,8 +148,7 @@ def throttled(device: Device, facts: Facts) -> Ruling | None:
     state, lasting = activity(device), _lasting(device)
     # A reason that may appear briefly while clocks change (`hw_slowdown`) counts if it lasts or the GPU is busy.
     relevant = {"hw_thermal_slowdown", "hw_power_brake_slowdown", *lasting} if state != "busy" else PROTECTS
-    names = [name for name in PROTECTS if name in reasons(device) and name in relevant]
-    if not names:
+    if not (names := [name for name in PROTECTS if name in reasons(device) and name in relevant]):
         return None
     is_fault = state == "busy" and any(name in HARDWARE for name in lasting)
     cause, now = PROTECTS[names[0]], device.temperature_celsius
@@ -180,8 +179,7 @@ def violations(device: Device, facts: Facts) -> Ruling | None:
 
 def _shares(device: Device) -> dict[str, float]:
     """Return each limit's share of the time between two readings, if above 1 %."""
-    grown = device.changes
-    if grown is None or grown.span_s < LEAST_SPAN_S:
+    if (grown := device.changes) is None or grown.span_s < LEAST_SPAN_S:
         return {}
     seconds = {name: grown.violations_s.get(name) or 0.0 for name in COUNTED}
     return {name: held_s / grown.span_s for name, held_s in seconds.items() if held_s > LEAST_SHARE * grown.span_s}
@@ -369,8 +367,7 @@ def pcie_replays(device: Device, facts: Facts) -> Ruling | None:
 
 
 def not_judged(device: Device, facts: Facts) -> Ruling | None:
-    state = activity(device)
-    if state == "busy" or is_dead(device) or is_not_read(device):
+    if (state := activity(device)) == "busy" or is_dead(device) or is_not_read(device):
         return None
     causes = {"idle": "the GPU is idle", "light load": f"the GPU is only {_busy(device)}"}
     why, link = causes.get(state, "NVML reports no utilisation"), device.pcie or Link()

@@ -144,8 +144,7 @@ def silent(facts: Facts) -> Finding | None:
     # The finding of a GPU covers its MIG instances, and NVML reports almost nothing for a Jetson.
     whole = (card for card in cards(facts) if card.parent_uuid is None and not JETSON.search(card.name or ""))
     # Another finding reports dead GPUs.
-    names = [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]
-    if not names:
+    if not (names := [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]):
         return None
     error, gpus = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
     message = f"NVML does not report {gpus}: {error}" if error else f"NVML does not list {gpus}"
@@ -167,8 +166,7 @@ def unlisted(facts: Facts) -> Finding | None:
         return None
     # If a scheduler such as Slurm assigned some GPUs of the node, the driver lists only these.
     is_assigned = bool(listing) and MASK in facts.environment
-    failed = {other: why for other, why in (driver.not_started or {}).items() if other in others}
-    if failed:
+    if failed := {other: why for other, why in (driver.not_started or {}).items() if other in others}:
         return _did_not_start(failed, others, facts, is_assigned=is_assigned)
     # If the driver is bound to a device and does not list it, the driver failed or its settings exclude the device.
     is_bound = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)

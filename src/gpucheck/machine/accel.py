@@ -130,8 +130,7 @@ class Accel:
     def hold(self, seconds: float) -> bool:
         """Delay the next enqueued work by about this time. Return False if the device does not support delays."""
         # The delay is a number of cycles at the rated clock, so a lower clock makes the delay longer.
-        sleep = torch_private.find("torch.cuda._sleep")
-        if sleep is None or self.kind != "cuda":
+        if (sleep := torch_private.find("torch.cuda._sleep")) is None or self.kind != "cuda":
             return False
         sleep(int(seconds * (self.max_clock_hz or FALLBACK_CLOCK_HZ)))
         return True
@@ -145,8 +144,7 @@ class Accel:
     def memory_info(self) -> tuple[int, int] | None:
         """Return the driver's free and total memory in bytes; None if the driver does not report them."""
         # If device and host share memory, the driver counts cached files as used. The host's available memory is used.
-        get = getattr(self.module, "mem_get_info", None)
-        if get is None or self.is_cpu:
+        if (get := getattr(self.module, "mem_get_info", None)) is None or self.is_cpu:
             return None
         try:
             free, total = get(self.device)
@@ -202,8 +200,7 @@ class Accel:
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
         """Return a function that limits torch's memory to a fraction of the device's memory; None if unsupported."""
-        limit = getattr(self.module, "set_per_process_memory_fraction", None)
-        if limit is None or self.is_cpu:
+        if (limit := getattr(self.module, "set_per_process_memory_fraction", None)) is None or self.is_cpu:
             return None
         return lambda fraction: limit(fraction, self.device) if self.kind != "mps" else limit(fraction)
 

@@ -286,8 +286,7 @@ class LineChild:
 
     def kill(self) -> bool:
         """End the child and its group. Return False if the child did not end and was abandoned."""
-        gone = _end(self._process, (self._err,))
-        if gone:
+        if gone := _end(self._process, (self._err,)):
             self._out.join(KILL_WAIT_S)
             _close(self._process.stdout, self._out)
             _close(self._process.stdin)
@@ -352,8 +351,7 @@ class Program:
         """Return the exit status, negative for a signal; None if the program still runs after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while self._process.poll() is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 return None
             self._forward(left)
         self._unmask()
@@ -558,7 +556,6 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
 
 
 def _end_at_once(number: int) -> None:
-    """End this process with the signal's exit status."""
     for path in errors.temporary:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -584,8 +581,7 @@ def _wait(process: _Process, readers: Sequence[_Reader], deadline: float, cut: C
     """Wait for the child's end. Return False if the deadline or the cut comes first."""
     # The output usually ends with the child. A grandchild may keep the pipe open, so the child is polled too.
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
-        reader = next((reader for reader in readers if reader.thread.is_alive()), None)
-        if reader is not None:
+        if (reader := next((reader for reader in readers if reader.thread.is_alive()), None)) is not None:
             reader.thread.join(min(left, POLL_S))
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):

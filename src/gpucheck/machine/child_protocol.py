@@ -65,7 +65,6 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
 
 
 def line_of(text: str) -> Message | None:
-    """Return the object in a line; None for any other line."""
     with contextlib.suppress(ValueError):
         line = json.loads(text)
         if isinstance(line, dict):
@@ -101,8 +100,7 @@ class ChildSession(contextlib.AbstractContextManager["ChildSession"]):
         deadline = time.monotonic() + timeout_s
         line = None
         while line is None:
-            text = self._child.receive(deadline - time.monotonic())
-            if text is None:
+            if (text := self._child.receive(deadline - time.monotonic())) is None:
                 return None
             line = line_of(text)
         if "raised" in line:

@@ -37,9 +37,8 @@ class Choice(NamedTuple):
 def check(requested: str, origin: str = "--device") -> None:
     """Raise UsageError for a text that is no device on any machine. `origin` is the option or variable."""
     if requested not in ("auto", "all") and not (_UUID.match(requested) or _TORCH_NAME.fullmatch(requested)):
-        raise UsageError(
-            f"{origin} {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
-        )
+        fix = "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+        raise UsageError(f"{origin} {requested!r} is not a device", "", fix)
 
 
 def choose(requested: str, facts: Facts) -> Choice:
@@ -50,8 +49,7 @@ def choose(requested: str, facts: Facts) -> Choice:
     if requested == "all":
         ids = _usable(facts)
         return Choice(ids) if ids else _auto(facts)
-    match = _TORCH_NAME.fullmatch(requested)
-    if match is None:
+    if (match := _TORCH_NAME.fullmatch(requested)) is None:
         return Choice((_by_uuid(requested, facts),))
     kind = match["kind"]
     return Choice(("cpu" if kind == "cpu" else _by_index(kind, int(match["index"] or 0), facts),))
@@ -261,8 +259,7 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Mask:
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
-    word = text.strip(_SPACES)
-    if not word:
+    if not (word := text.strip(_SPACES)):
         return Entry(text, None, "it is empty")
     if re.match(r"(GPU|MIG)-", word):
         matches = [index for index, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
@@ -275,8 +272,7 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
     if prefix is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
     # int() refuses more than 4300 digits, but float() does not.
-    number = int(min(max(float(prefix[0]), -1.0), 2.0**53))
-    if number < 0:
+    if (number := int(min(max(float(prefix[0]), -1.0), 2.0**53))) < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
     # A number can only be a whole GPU. A MIG instance needs its UUID.
     count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)

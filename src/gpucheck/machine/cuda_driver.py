@@ -38,8 +38,7 @@ class LibCuda:
 
     def check(self, function: str, *arguments: object) -> None:
         """Call the function. Raises QueryRefused with libcuda's text for any result except success."""
-        code = self.code(function, *arguments)
-        if code:
+        if code := self.code(function, *arguments):
             raise QueryRefused(f"{function} answers {code} ({self.error_text(code)})")
 
     def error_text(self, code: int) -> str:

@@ -75,8 +75,7 @@ def _clear(error: BaseException) -> None:
     cleared: set[int] = set()
     remaining: list[BaseException | None] = [error]
     while remaining:
-        link = remaining.pop()
-        if link is None or id(link) in cleared:
+        if (link := remaining.pop()) is None or id(link) in cleared:
             continue
         cleared.add(id(link))
         remaining += [link.__cause__, link.__context__]

@@ -124,7 +124,6 @@ def read(output: ChildOutput) -> str | None:
 
 
 def main() -> int:
-    """Open the device, run the kernels, and send the result."""
     say = claim_stdout()
     import torch  # noqa: F401 - importing takes long and does not use the device
 

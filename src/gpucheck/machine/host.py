@@ -31,7 +31,6 @@ ROOT = Path("/")
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -162,8 +161,7 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
 
 def kernel_driver(root: Path = ROOT) -> Driver:
     """Return the kernel's report on NVIDIA's module; all fields are None without /proc/driver and /sys/module."""
-    text = text_of(root / "proc/driver/nvidia/version")
-    if not text:
+    if not (text := text_of(root / "proc/driver/nvidia/version")):
         modules = root / "sys/module"
         return Driver(kernel_module_loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
     # The line to match: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)".
@@ -229,7 +227,6 @@ def cpu_flags() -> frozenset[str]:
 
 
 def process_name(pid: int) -> str | None:
-    """Return the name of a process; None if this system cannot see the process."""
     try:
         # A process can have control characters in its name.
         return visible(psutil.Process(pid).name(), keep="") or None
@@ -267,8 +264,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
-        name = visible(text_of(folder / "comm").strip(), keep="") or None
-        if name in _MONITORS:
+        if (name := visible(text_of(folder / "comm").strip(), keep="") or None) in _MONITORS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
         threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)

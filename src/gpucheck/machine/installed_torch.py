@@ -89,8 +89,7 @@ def listed(torch: Any) -> list[dict[str, Any]]:
     # is_available() comes first, because torch 2.6's current_accelerator() raises without an accelerator.
     if not torch.accelerator.is_available():
         return []
-    kind = torch.accelerator.current_accelerator().type
-    if kind == "mps":
+    if (kind := torch.accelerator.current_accelerator().type) == "mps":
         source = "torch.mps (recommended maximum)"
         memory = {"memory_total_bytes": torch.mps.recommended_max_memory(), "memory_source": source}
         return [{"kind": kind, "id": kind, "name": "Apple GPU", "integrated": True, **memory}]

@@ -389,8 +389,7 @@ def select_devices(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     selected = [index for index, device in enumerate(facts.devices) if keep(device)]
     unknown = {}
     for pointer, reason in facts.unknown.items():
-        match = re.fullmatch(r"/devices/(\d+)(/.*)?", pointer)
-        if match is None:
+        if (match := re.fullmatch(r"/devices/(\d+)(/.*)?", pointer)) is None:
             unknown[pointer] = reason
         elif int(match[1]) in selected:
             unknown[f"/devices/{selected.index(int(match[1]))}{match[2] or ''}"] = reason

@@ -225,8 +225,7 @@ def _address(text: str) -> str:
 
 
 def _time_of(line: str, booted_s: float | None) -> str | None:
-    stamp = _stamp(line)
-    if stamp is None or booted_s is None:
+    if (stamp := _stamp(line)) is None or booted_s is None:
         return None
     moment = datetime.datetime.fromtimestamp(booted_s + float(stamp), datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -91,8 +91,7 @@ def rendezvous(environment: Mapping[str, str]) -> Rendezvous | None:
             continue
         if world < 2:
             return None
-        host = environment.get("MASTER_ADDR") or _first_host(environment)
-        if host is None:
+        if (host := environment.get("MASTER_ADDR") or _first_host(environment)) is None:
             why, fix = "MASTER_ADDR is not set, and the launcher lists no nodes", "set MASTER_ADDR for every rank"
             raise UsageError(f"rank {rank} of {world} does not know the host of rank 0", why, fix)
         return Rendezvous(

@@ -27,8 +27,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
 def allowed_text(root: Path = ROOT) -> str | None:
     """Return the allowed nodes as text, such as `any of nodes 0-1` or `node 0`; None if unknown."""
-    numbers = allowed(root)
-    if not numbers:
+    if not (numbers := allowed(root)):
         return None
     return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
 

@@ -228,8 +228,7 @@ def c2c_rate(values: Any) -> float:
     count, *links = values
     pairs = zip(links[::2], links[1::2], range(number(count, "uiVal")), strict=False)
     active = [speed for status, speed, _ in pairs if not status.nvmlReturn and status.value.uiVal == 1]
-    speeds = [speed.value.uiVal * 1e6 for speed in active if not speed.nvmlReturn]
-    if not speeds:
+    if not (speeds := [speed.value.uiVal * 1e6 for speed in active if not speed.nvmlReturn]):
         raise QueryRefused("NVML names no active NVLink-C2C link")
     return float(sum(speeds))
 
@@ -363,8 +362,7 @@ def refusal(pynvml: Any, code: int) -> QueryRefused:
 
 def call(pynvml: Any, function: str, *arguments: object, **keywords: object) -> Any:
     """Call a function of nvidia-ml-py. Raises QueryRefused if there is no answer."""
-    function_of = getattr(pynvml, function, None)
-    if function_of is None:
+    if (function_of := getattr(pynvml, function, None)) is None:
         raise QueryRefused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
     try:
         return function_of(*arguments, **keywords)
@@ -376,8 +374,7 @@ def call(pynvml: Any, function: str, *arguments: object, **keywords: object) -> 
 
 def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
     """Return the struct of this name, filled by the function. Raises QueryRefused."""
-    struct_type = getattr(pynvml, struct, None)
-    if struct_type is None:
+    if (struct_type := getattr(pynvml, struct, None)) is None:
         raise QueryRefused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
     info = struct_type()
     call(pynvml, function, handle, byref(info))
@@ -436,6 +433,5 @@ class DeviceFields:
 
     def read(self, pynvml: Any, handle: Any, table: tuple[Field, ...]) -> None:
         for field in table:
-            value = self.answer(pynvml, field.name, partial(ask, pynvml, handle, field))
-            if value is not None:
+            if (value := self.answer(pynvml, field.name, partial(ask, pynvml, handle, field))) is not None:
                 self.put(field.name, value)

@@ -107,8 +107,7 @@ def read_memory(pynvml: Any, handle: Any, row: DeviceFields) -> None:
             for name in fields.MEMORY:
                 row.refuse(name, second)
             return
-    total = getattr(memory, "total", None)
-    if total == 0:
+    if (total := getattr(memory, "total", None)) == 0:
         # The call succeeds with zeros for some integrated GPUs.
         for name in fields.MEMORY:
             row.unknown[name] = "NVML returns 0 bytes"
@@ -246,8 +245,7 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
 def read_instances(pynvml: Any, handle: Any, gpu: DeviceFields, with_processes: bool) -> list[DeviceFields]:
     """Return a row for each MIG instance of a GPU: name, UUID, memory and processes."""
     rows: list[DeviceFields] = []
-    mig = gpu.device.get("mig")
-    if not mig or not mig["enabled"]:
+    if not (mig := gpu.device.get("mig")) or not mig["enabled"]:
         return rows
     try:
         listed = list(instances(pynvml, handle))
@@ -290,8 +288,7 @@ INCORRECT_CONFIGURATION_SHIFT = 8  # four bits; the values 0 and 1 are no proble
 def read_links(pynvml: Any, handle: Any, row: DeviceFields) -> None:
     if (fabric := row.answer(pynvml, "fabric", lambda: _fabric(pynvml, handle))) is not None:
         row.put("fabric", fabric)
-    count = row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))
-    if count is not None:
+    if (count := row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))) is not None:
         row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
 
 
@@ -308,8 +305,7 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
         raise fields.refusal(pynvml, fields.NOT_SUPPORTED)
-    state = FABRIC_STATES.get(info.state)
-    if state is None:
+    if (state := FABRIC_STATES.get(info.state)) is None:
         raise QueryRefused(f"{SENSELESS}: state {info.state}")
     mask = info.healthMask
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]

@@ -136,9 +136,8 @@ def load(path: str) -> Report:
     if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
         raise UsageError(f"{path!r} is not a gpucheck document", f"its schema is not {SCHEMA}", _FIX)
     if schema != SCHEMA:
-        raise UsageError(
-            f"{path!r} has schema {visible(schema[:40])}", f"this gpucheck reads {SCHEMA}", "measure it again"
-        )
+        title = f"{path!r} has schema {visible(schema[:40])}"
+        raise UsageError(title, f"this gpucheck reads {SCHEMA}", "measure it again")
     try:
         report = from_json(Report, data, foreign=True)
         # Ratios are computed from logarithms, so all times must be positive.

@@ -208,14 +208,12 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
 
 def _built_for(root: Path) -> tuple[str, ...] | None:
     """Return the kernels under /lib/modules that have an nvidia.ko; None if no kernel is on disk."""
-    folders = sorted((root / "lib/modules").glob("*"))
-    if not folders:
+    if not (folders := sorted((root / "lib/modules").glob("*"))):
         return None
     return tuple(f.name for f in folders if any(next(f.glob(f"{below}/nvidia.ko*"), None) for below in MODULE_FOLDERS))
 
 
 def _nodes(root: Path) -> tuple[DeviceNode, ...]:
-    """Return the device nodes of the driver and of WSL."""
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
     files = {f"/dev/{name}": root / "dev" / name for name in names}
     nodes = [DeviceNode(path, os.access(file, os.R_OK), os.access(file, os.W_OK)) for path, file in files.items()]

@@ -117,8 +117,7 @@ def _resolve(path: str) -> Any:
     value: Any = importlib.import_module("torch")
     for part in path.split(".")[1:]:
         owner, name = value, part.removesuffix("()")
-        value = getattr(owner, name, _MISSING)
-        if value is _MISSING and isinstance(owner, types.ModuleType):
+        if (value := getattr(owner, name, _MISSING)) is _MISSING and isinstance(owner, types.ModuleType):
             try:
                 value = importlib.import_module(f"{owner.__name__}.{name}")
             except ImportError:

@@ -249,8 +249,7 @@ def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: N
 def look(watchdog: Watchdog, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
     """Check the watched device until `ended`, or until it is lost. Report a loss once."""
     while not ended.wait(LOOK_EVERY_S):
-        silent = watchdog.silent()
-        if silent is None or not watchdog.is_lost(silent):
+        if (silent := watchdog.silent()) is None or not watchdog.is_lost(silent):
             continue
         with ending:
             if ended.is_set() or watchdog.silent() is None:  # the device has made progress since the check

@@ -36,8 +36,7 @@ def time_stats(runs: Sequence[Run]) -> TimeStats | None:
     The interval of one run covers this process alone. The interval of three runs or more comes from their medians, and
     covers the differences between processes on this machine.
     """
-    per_call = [sample / run.calls_per_sample for run in runs for sample in run.samples_s]
-    if not per_call:
+    if not (per_call := [sample / run.calls_per_sample for run in runs for sample in run.samples_s]):
         return None
     median, is_one = stats.median(per_call), len(runs) == 1
     has_tails = len(per_call) >= PERCENTILES_FROM
@@ -73,7 +72,6 @@ def rate(time: TimeStats, work: float, unit: str) -> Rate:
 
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
-    """Return the flags that follow from the samples alone."""
     interval = stats.interval(samples)
     raised = {
         "autocorrelated": interval is not None and interval.autocorrelated,
@@ -86,8 +84,7 @@ def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
 
 def drifts(samples: Sequence[float]) -> bool:
     """Return whether the samples rise or fall significantly, and by more than 2 % from the first third to the last."""
-    n = len(samples)
-    if n < 2 * stats.FEWEST_SAMPLES:
+    if (n := len(samples)) < 2 * stats.FEWEST_SAMPLES:
         return False
     trend = stats.rank_correlation(samples, range(n))
     first, last = stats.median(samples[: n // 3]), stats.median(samples[-(n // 3) :])

@@ -24,8 +24,7 @@ LONGEST_S = 1800.0
 def command(options: ModelOptions, emit: Emit) -> None:
     """Examine a model on simulated devices. Raises TargetError, UsageError, and CannotLook if the child fails."""
     emit(Started(inventory.read()))
-    target = parse_target(options.target).text
-    if target != options.target:
+    if (target := parse_target(options.target).text) != options.target:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
     emit(Progress("running the model on simulated devices", 0, 1))

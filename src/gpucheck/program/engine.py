@@ -493,8 +493,7 @@ _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 def without_values(sim: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operation on meta tensors of a simulated device. Shapes and dtypes are true; values are assumed."""
-    name = func._schema.name
-    if name == "aten::_local_scalar_dense":
+    if (name := func._schema.name) == "aten::_local_scalar_dense":
         return sim.assume("item", torch.zeros((), dtype=args[0].dtype).item())
     if name in ("aten::equal", "aten::is_nonzero"):
         return sim.assume("bool", False)

@@ -55,13 +55,11 @@ class ModelOptions:
         """Raise UsageError for a mistake that is visible without torch, and TargetError for a missing file."""
         parse_target(self.target)
         for spec in parse_inputs(self.inputs):
-            name = next((size for size in spec.shape if isinstance(size, str)), None)
-            if name is not None:
+            if (name := next((size for size in spec.shape if isinstance(size, str)), None)) is not None:
                 raise UsageError(f"--input {spec.name} names a dimension {name!r}", "", "give its length")
         if not self.optimizer.removeprefix("torch.optim.").isidentifier():
-            raise UsageError(
-                f"--optimizer {self.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
-            )
+            fix = "use sgd, adam, adamw or another of torch.optim"
+            raise UsageError(f"--optimizer {self.optimizer!r} is not a name", "", fix)
         if self.amp is not None and self.dtype not in (None, "float32"):
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
 

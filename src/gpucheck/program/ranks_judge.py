@@ -142,8 +142,7 @@ def judge(table: JobCalls) -> JobVerdict:
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
     """Return the rank that is last in nearly all of these periodic steps, or None and the reason of the doubt."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
-    top = max(ranks, key=ranks.count, default=None)
-    if top is None or ranks.count(top) < 0.9 * len(steps):
+    if (top := max(ranks, key=ranks.count, default=None)) is None or ranks.count(top) < 0.9 * len(steps):
         return None, ""
 
     def chance(times: int) -> float:
@@ -179,7 +178,6 @@ def period(values: Sequence[float]) -> tuple[range, float] | None:
 
 
 def ordinal(number: int) -> str:
-    """Return `2nd`, `13th` or `21st`."""
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
@@ -216,8 +214,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
             blocks[rank] = [statistics.fmean(latest[n * size : (n + 1) * size]) for n in range(count)]
         sample = statistics.fmean(map(_lag1, blocks.values()))
         # A short series seems to correlate less than it does, by (1 + 3 r) / n (Marriott and Pope 1954).
-        correlation = sample + (1 + 3 * max(sample, 0.0)) / count
-        if correlation < stats.LARGEST_CORRELATION:
+        if (correlation := sample + (1 + 3 * max(sample, 0.0)) / count) < stats.LARGEST_CORRELATION:
             break
     correlation = min(max(correlation, 0.0), 0.8)
     count = len(next(iter(blocks.values())))

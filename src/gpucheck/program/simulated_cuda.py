@@ -92,8 +92,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors if tensor.dim()]
         placed = {self.sim.placements.device(tensor) for tensor in shaped or tensors}
-        others = placed - {CPU, None}
-        if others:
+        if others := placed - {CPU, None}:
             return others.pop() if len(others) == 1 else None
         return None if None in placed else CPU
 
@@ -149,8 +148,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if device.type in SIMULATED:
             self.sim.use(device)
-        generator = kwargs.get("generator")
-        if generator is not None:
+        if (generator := kwargs.get("generator")) is not None:
             self._check_generator(func, generator, device)
         # The parts of a sparse tensor move first, because the new tensor keeps their devices.
         if at is not None and kwargs.get("device") is not None:
@@ -204,8 +202,7 @@ class TorchCalls(TorchFunctionMode):  # type: ignore[misc]
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
             else:
                 out = tensor.to(device=home, dtype=dtype, copy=True, **more)
-        origin = self.sim.placements.of(tensor).origin
-        if origin is not None and device != CPU:
+        if (origin := self.sim.placements.of(tensor).origin) is not None and device != CPU:
             self.copied.add(origin)
         self.sim.placements.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
         return out
@@ -252,8 +249,7 @@ def _default_device() -> Any:
 
 def name_of(func: Any) -> str:
     """Return the name of a torch function as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
-    name = getattr(func, "__name__", str(func))
-    if name == "__get__" or name == "__set__":
+    if (name := getattr(func, "__name__", str(func))) == "__get__" or name == "__set__":
         return f"Tensor.{getattr(func.__self__, 'fget', func.__self__).__name__}"
     qualified = getattr(func, "__qualname__", name)
     if qualified.startswith(("TensorBase.", "Tensor.")):
@@ -577,8 +573,7 @@ class _OnDevice(contextlib.ContextDecorator):
 
 
 def _set_device(sim: Simulation, device: Any) -> None:  # torch's name of the argument
-    chosen = devices.device_of(device)
-    if chosen is not None and chosen.index is not None:
+    if (chosen := devices.device_of(device)) is not None and chosen.index is not None:
         sim.use(chosen)
         CURRENT.index = chosen.index
 

@@ -136,8 +136,7 @@ class Placements:
 
     def of(self, tensor: Tensor) -> Placement:
         """Return the placement of a tensor. The device of a tensor without a storage is unknown."""
-        storage = storage_of(tensor)
-        if storage is not None and (placement := self._placement(storage)):
+        if (storage := storage_of(tensor)) is not None and (placement := self._placement(storage)):
             return placement
         if tensor.device.type != "cpu":  # the program's own meta tensor: one of a simulated device has a placement
             return Placement(tensor.device)

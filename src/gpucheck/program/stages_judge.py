@@ -95,8 +95,7 @@ def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[i
 def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) -> int | None:
     """Return the index of the step from which on a rank's own time and the job's step time are longer, or None."""
     sums, count = [0.0, *itertools.accumulate(own)], len(own)
-    places = range(FEWEST_SIDE, count - FEWEST_SIDE + 1)
-    if not places:
+    if not (places := range(FEWEST_SIDE, count - FEWEST_SIDE + 1)):
         return None
 
     def weight(at: int) -> float:
@@ -104,8 +103,7 @@ def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) ->
 
     at = max(places, key=weight)
     before, after = own[:at], own[at:]
-    gain = _gain(own, at)
-    if gain <= max(least, MORE * statistics.fmean(before)):
+    if _gain(own, at) <= max(least, MORE * statistics.fmean(before)):
         return None
     if stats.quantile(after, 1 - NEARLY) <= stats.quantile(before, NEARLY):
         return None

@@ -133,8 +133,7 @@ def _first_line(result: FoundBatchSize) -> str:
         sentence = f"at least {axis}{result.at_least}{note} ({_limit(result)})"
     else:
         return _at_least(result, axis, note)
-    recommended = result.recommended
-    if recommended is None or recommended.batch_size is None:
+    if (recommended := result.recommended) is None or recommended.batch_size is None:
         return sentence
     return f"{sentence}   recommended: {recommended.batch_size} ({(recommended.headroom or 0) * 100:.0f} % headroom)"
 

@@ -215,8 +215,7 @@ def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def samples_line(report: Report) -> str:
-    """Return the line below the tables: the number of samples and their spread, whether all results were verified, and
-    whether the time ran out."""
+    """Return the line below the tables: samples, spread, whether all results were verified and whether time ran out."""
     times = [row.time_s for row in report.measurements if row.time_s]
     parts = []
     if samples := sorted(time.n for time in times):
@@ -246,8 +245,7 @@ def pages_of(
     rows_of = list(devices)
     body: list[PageBlock] = []
     for device, rows in rows_of:
-        shown = blocks(device, rows)
-        if shown and len(rows_of) > 1:  # a single device is named in the first line
+        if (shown := blocks(device, rows)) and len(rows_of) > 1:  # a single device is named in the first line
             body += [TextLine(), TextLine(f"{device.name or device.id} ({device.id})", "bold")]
         body += shown
     answers = [line for device, rows in rows_of if (line := answer(device, rows)) is not None]
@@ -281,8 +279,7 @@ def bandwidth_page(report: Report) -> Page:
 
 def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> Answer | None:
     """Return the rate of the largest array: with a cold cache if it was measured, and of copies if they were."""
-    rated = [row for row in measurements if row.rate is not None]
-    if not rated:
+    if not (rated := [row for row in measurements if row.rate is not None]):
         return None
     best = max(
         rated, key=lambda row: (row.method.cache == "cold", row.case["operation"] == "copy", row.case["size_bytes"])
@@ -301,7 +298,6 @@ def _share_of_peak(report: Report, row: Measurement) -> str | None:
 
 
 def evidence(report: Report, id: str, key: str, device: str) -> Any:
-    """Return the evidence under `key` in the findings of this ID about a device, or None."""
     values = (row.evidence.get(key) for row in report.findings if row.id == id and row.device in (None, device))
     return next((value for value in values if value), None)
 
@@ -327,8 +323,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def all_page(report: Report) -> Page:
-    result = report.results.get("bench_all")
-    if result is None or not result.benchmarks:
+    if (result := report.results.get("bench_all")) is None or not result.benchmarks:
         return bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
     names = [f"{text.short_name(device)} ({name})" for name, device in devices.items()]

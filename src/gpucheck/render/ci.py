@@ -62,8 +62,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
     if isinstance(elapsed, (int, float)):
         case.set("time", f"{elapsed:.3f}")
     verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
-    tag = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
-    if tag:
+    if tag := {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict):
         outcome = ElementTree.SubElement(case, tag, {"message": clean(sentence(finding))})
         if tag != "skipped":
             outcome.set("type", finding.id)

@@ -60,8 +60,7 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
         first = next((row_text(row) for row in rows if row_label(row) == labels[0]), labels[0])
         return text.answer("inconclusive", f"inconclusive whether {_some(len(labels), rows)} slower: {first}")
     slower = by_change["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
-    inconclusive = len(by_change["cannot tell"])
-    if inconclusive == len(rows):
+    if (inconclusive := len(by_change["cannot tell"])) == len(rows):
         return text.answer("inconclusive", f"inconclusive: {text.counted(inconclusive, 'row')}; no row proven slower")
     remark = f"; {inconclusive} inconclusive" if inconclusive and not slower else ""
     if not slower and not by_change["faster"]:
@@ -99,8 +98,7 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
 
 def comparison(report: Report) -> list[PageBlock]:
     """Return the table of compared rows, changed rows first, or nothing if nothing was compared."""
-    compared = report.results.get("compare")
-    if compared is None or not compared.rows:
+    if (compared := report.results.get("compare")) is None or not compared.rows:
         return []
     gate = report.finding(_GATE)
     failed = gate.evidence["slower"] if gate is not None else []

@@ -44,8 +44,7 @@ def matmul_page(report: Report) -> Page:
 def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> Answer | None:
     from gpucheck.bench.matmul import judge  # imported late: only this page needs the judge
 
-    fastest = judge.fastest_products(rows)
-    if not fastest:
+    if not (fastest := judge.fastest_products(rows)):
         return None
     best = max(fastest.values(), key=judging.rate)
     rate, dtype = judging.rate(best), best.case["dtype"]
@@ -89,15 +88,13 @@ def _other_precision(row: Measurement) -> str:
 
 
 def _share_of_dense_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
-    peak = peaks.get(row.case["dtype"])
-    if not peak or _other_precision(row) or row.rate is None:
+    if not (peak := peaks.get(row.case["dtype"])) or _other_precision(row) or row.rate is None:
         return UNKNOWN
     return units.percent(row.rate.median / peak["flop_per_s"])
 
 
 def _search(entries: Sequence[SearchResult]) -> list[PageBlock]:
-    found = [entry for entry in entries if entry.best is not None]
-    if not found:
+    if not (found := [entry for entry in entries if entry.best is not None]):
         return []
     rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = bench.flop_scale(max(shape.flop_per_s for _, shape in rows))
@@ -224,8 +221,7 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
 
 
 def collective_page(report: Report) -> Page:
-    rows = [row for row in report.measurements if row.name == "collective"]
-    if not rows:
+    if not (rows := [row for row in report.measurements if row.name == "collective"]):
         return bench.bench_page(report, (), ())
     from gpucheck.bench.collective.judge import largest_collectives
 

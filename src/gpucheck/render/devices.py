@@ -73,8 +73,7 @@ def _answer(report: Report) -> tuple[TextLine | None, Finding | None]:
     """Return the first line and the finding that the line states; without a line, the finding is the first line."""
     if (none := report.finding(NO_GPU)) is not None:
         return None, none
-    gpus = [device for device in report.facts.devices if device.nvml_index is not None]
-    if not gpus:
+    if not (gpus := [device for device in report.facts.devices if device.nvml_index is not None]):
         sleeping = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
         asleep = f"{text.counted(len(sleeping), 'GPU')} asleep, not woken: {', '.join(sleeping)}"
         return text.answer("pass", asleep) if sleeping else None, None
@@ -138,7 +137,6 @@ def _columns(findings: tuple[Finding, ...], has_same_index: bool) -> tuple[tuple
 
 
 def of_gpu(column: Column, show: Callable[[Device], str | Cell]) -> ColumnOf[Device]:
-    """Return a column that is empty for the CPU."""
     return filled(column, lambda device: "" if device.kind == "cpu" else show(device))
 
 
@@ -166,8 +164,7 @@ def _memory_share(device: Device) -> float | None:
 
 def _temperature(device: Device) -> Cell:
     """Return the temperature: yellow within 5 °C of the GPU's lowest limit, red above the limit."""
-    celsius = device.temperature_celsius
-    if celsius is None:
+    if (celsius := device.temperature_celsius) is None:
         return Cell(UNKNOWN)
     limits = [limit for limit in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if limit]
     margin = min(limits, default=math.inf) - celsius  # a choice: 5 °C leaves time to look at the GPU

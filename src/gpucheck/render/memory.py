@@ -50,8 +50,7 @@ def _answer(report: Report, judged: Finding | None) -> TextLine | None:
     device_id = judged.device or "cpu"
     name = next((text.short_name(device) for device in report.facts.devices if device.id == device_id), "")
     named = f"{device_id} ({name})" if name and device_id != "cpu" else device_id
-    wrong = judged.evidence.get("wrong")
-    if wrong:
+    if wrong := judged.evidence.get("wrong"):
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return text.answer(judged.verdict, f"{named}: {wrong[0]}{more}")
     free = f"{free_text}; " if overall is not None and (free_text := _free_text(overall)) else ""

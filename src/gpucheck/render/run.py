@@ -152,8 +152,7 @@ def _memory(result: RunResult) -> Iterator[PageBlock]:
 
 
 def _traced(result: RunResult, folder: str) -> list[PageBlock]:
-    traced = result.traced
-    if traced is None or not traced.lines:
+    if (traced := result.traced) is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
     # A line with less than 1 % of the largest line's bytes is shown only if it keeps memory after each step.
@@ -207,8 +206,7 @@ def _verdict(result: DryResult, findings: Sequence[Finding]) -> str:
 def _counted(noun: str, what: str, mistakes: Sequence[Finding]) -> Iterator[str]:
     """Yield the number of mistakes that ended the program, then of the mistakes that the program caught."""
     caught = [finding for finding in mistakes if "times" in finding.evidence and not finding.evidence.get("ended")]
-    ended = len(mistakes) - len(caught)
-    if ended:
+    if ended := len(mistakes) - len(caught):
         yield f"{text.counted(ended, noun)} {what}"
     if caught:
         times = sum(finding.evidence["times"] for finding in caught)
@@ -243,8 +241,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[PageBlock]:
 
 
 def model_page(report: Report) -> Page:
-    result = report.results.get("model")
-    if result is None:
+    if (result := report.results.get("model")) is None:
         return Page(findings=report.findings)
     # The finding of a mismatch contains the tensor that causes it, so the tensor's own finding is left out.
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
@@ -301,8 +298,7 @@ def _totals(result: ModelResult) -> list[PageBlock]:
     buffers = f", buffers {units.capacity(totals.buffer_bytes)}" if totals.buffer_bytes else ""
     weights = f"{_spaced(totals.parameters)} parameters: {units.capacity(totals.parameter_bytes)}{buffers}"
     lines: list[PageBlock] = [TextLine(weights)]
-    training = result.training
-    if training is None:
+    if (training := result.training) is None:
         return lines
     gradients = f"gradients {units.capacity(training.gradient_bytes)}"
     if training.optimizer_bytes is None:

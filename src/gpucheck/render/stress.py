@@ -92,8 +92,7 @@ def _highest_temperature(device: StressDevice) -> str:
 
 
 def _power(device: StressDevice) -> str:
-    watts = [point.power_w for point in device.points if point.power_w]
-    if not watts:
+    if not (watts := [point.power_w for point in device.points if point.power_w]):
         return ""
     median = statistics.median(watts)
     return f"{median:.0f} ({units.percent(median / device.power_limit_w)})" if device.power_limit_w else f"{median:.0f}"

@@ -120,8 +120,7 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
         # The column with the lowest `keep` is dropped first, among equals the rightmost column.
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
-        # A column is cut only after all columns with a lower `keep` were dropped. A column that is never dropped counts
-        # with `FIXED_KEEP`.
+        # A column is cut after all with a lower `keep` were dropped. One that is never dropped counts as `FIXED_KEEP`.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
         whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else FIXED_KEEP)]
@@ -162,14 +161,10 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
     overflow: Literal["ellipsis", "crop"] = "ellipsis" if writable(out, "…") == "…" else "crop"
     for index in kept:
         column = table.columns[index]
+        head, least = Text(writable(out, column.head), no_wrap=True), _head_width(out, column)
         # rich narrows only columns that may wrap. A cropped cell then does not wrap in the remaining width.
-        laid_out.add_column(
-            Text(writable(out, column.head), no_wrap=True),
-            justify=column.align,
-            no_wrap=not (column.wraps or column.cropped),
-            overflow="fold",
-            min_width=_head_width(out, column),
-        )
+        is_fixed = not (column.wraps or column.cropped)
+        laid_out.add_column(head, justify=column.align, no_wrap=is_fixed, overflow="fold", min_width=least)
     for row in table.rows:
         cells = [Text(writable(out, row[index].text), style=row[index].style) for index in kept]
         for index, cell in zip(kept, cells, strict=True):

@@ -93,7 +93,6 @@ def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
 
 
 def filled(column: Column, text: Callable[[Row], str | Cell]) -> ColumnOf[Row]:
-    """Return a column whose cells `text` makes from the rows."""
     return column, lambda rows: [text(row) for row in rows]
 
 
@@ -148,8 +147,7 @@ def bar(share: float | None, width: int) -> str:
     """Return a bar of `width` characters for a share from 0 to 1. A share above 0 is always visible."""
     if share is None:
         return ""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    eighths = max(eighths, 1) if share > 0 else 0
+    eighths = max(round(min(share, 1.0) * width * 8), 1) if share > 0 else 0
     whole, remainder = divmod(eighths, 8)
     filled = "█" * whole + (EIGHTHS[remainder - 1] if remainder else "")
     return filled + "░" * (width - len(filled))
@@ -177,8 +175,7 @@ class Page:
     `answer` is the first line: the verdict, the main result and its device. `under` has the lines below the answer.
     `cause` is the finding that the answer states. The page adds only the fix of the cause; without an `answer`, the
     cause is the first line. The `findings` that need action follow, the worst first and by `order`, then the `body`.
-    `then` is a command for a page without any fix. `details` and the other findings are shown only with `-v` and in
-    files.
+    `then` is a command for a page without any fix. Only `-v` and files show `details` and the other findings.
     """
 
     answer: TextLine | None = None
@@ -306,7 +303,6 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Return the command line without `--json` and `--output`."""
     return shlex.join(["gpucheck", *without(without([word for word in argv if word != "--json"], "--output"), "-o")])
 
 

@@ -54,8 +54,7 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
         direction, host_memory = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if direction == "host_to_host" else f"{host_memory} copies {WAYS[direction]}"
         return Answer(device, f"{what} reach {units.byte_rate(judging.rate(best))}{bench.doubt(best)}")
-    timed = [row for row in rows if row.time_s is not None]
-    if timed:
+    if timed := [row for row in rows if row.time_s is not None]:
         smallest = min(timed, key=judging.size)
         copy = f"a copy of {units.capacity(judging.size(smallest))} takes {bench.time_text(smallest)}"
         return Answer(device, f"{copy}: latency only{bench.doubt(smallest)}")
@@ -123,8 +122,7 @@ def _both_ways(report: Report) -> list[PageBlock]:
 
 
 def _peer(measurements: Sequence[Measurement]) -> list[PageBlock]:
-    rows = [row for row in measurements if row.name == judge.PEER]
-    if not rows:
+    if not (rows := [row for row in measurements if row.name == judge.PEER]):
         return []
     matrix = judge.matrix(rows)
     ids: list[str] = matrix["devices"]

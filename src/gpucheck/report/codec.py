@@ -128,7 +128,6 @@ def _one_of(known: tuple[Any, ...], where: str, value: Any) -> Any:
 
 
 def _any_of(decoders: Sequence[Decode], or_none: bool, value: Any) -> Any:
-    """Return the result of the first decoder that accepts the value."""
     if value is None and or_none:
         return None
     for decode in decoders[:-1]:

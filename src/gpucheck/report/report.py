@@ -69,7 +69,6 @@ class Report:
     skips: tuple[Finding, ...] = ()
 
     def finding(self, *ids: str) -> Finding | None:
-        """Return the first finding with one of these IDs."""
         return next((finding for finding in self.findings if finding.id in ids), None)
 
     @property
@@ -235,8 +234,7 @@ class Collector:
 
 def _with(facts: Facts, opened: Device) -> Facts:
     """Return the facts with torch's values for an opened device. Known values are kept."""
-    known = next((device for device in facts.devices if device.id == opened.id), None)
-    if known is None:
+    if (known := next((device for device in facts.devices if device.id == opened.id), None)) is None:
         return replace(facts, devices=(*facts.devices, opened))
     names = [field.name for field in fields(Device) if getattr(known, field.name) is None]
     whole = replace(known, **{name: getattr(opened, name) for name in names})

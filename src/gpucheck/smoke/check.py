@@ -53,5 +53,4 @@ def without_own_memory(accel: Accel) -> str | None:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Return the name without its module: `float32`."""
     return str(dtype).removeprefix("torch.")

@@ -168,8 +168,7 @@ def data_loader(accel: Accel) -> PassedCheck:
 
 
 def _data_loader(accel: Accel) -> PassedCheck:
-    shm = shared_memory()
-    if shm is not None and shm[1] < SHM_NEEDED:
+    if (shm := shared_memory()) is not None and shm[1] < SHM_NEEDED:
         text = f"{SHM} has only {capacity(shm[1])} free, too little for DataLoader workers"
         raise WrongResult(text, SHM_FIX, free_bytes=shm[1])
     pin = accel.can_pin

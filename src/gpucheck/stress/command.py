@@ -183,11 +183,9 @@ class _StressRun:
                 time.sleep(POLL_S)
 
     def _hear(self, runner: _Runner) -> bool:
-        """Read a line of a child; return False if there is none."""
         assert runner.session is not None
         with self._catching(runner):
-            line = runner.session.receive(0.0)
-            if line is None:
+            if (line := runner.session.receive(0.0)) is None:
                 self._silent(runner)
                 return False
             self._take(runner, line)
@@ -242,8 +240,7 @@ class _StressRun:
         if self._began_s is None:
             return
         point = self.plan.point_at(time.monotonic() - self._began_s)
-        turn = point // self.plan.parts
-        if turn not in (self._shown_turn, self.plan.turns):
+        if (turn := point // self.plan.parts) not in (self._shown_turn, self.plan.turns):
             self._shown_turn = turn
             self.emit(Progress(self.plan.kind_of(point), turn, self.plan.turns))
 
@@ -260,7 +257,6 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
 
 
 def _counted(device: Device) -> dict[str, int]:
-    """Return the known error counters of a device, by name."""
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
     counters = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,

@@ -322,8 +322,7 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
     """Return a finding for each GPU that is slower than its siblings in any kind of work. If no GPU is slower, return a
     finding for each GPU that is faster than two or more siblings, because the usual speed is then unknown."""
     word, why = "slower", "the same model, the same work"
-    differing = _differences(group, kinds, above=False)
-    if not differing and len(group) >= FEWEST_SIBLINGS:
+    if not (differing := _differences(group, kinds, above=False)) and len(group) >= FEWEST_SIBLINGS:
         word, why = "faster", "the usual speed of this model is unknown"
         differing = _differences(group, kinds, above=True)
     findings = []
@@ -370,8 +369,7 @@ def errors(result: StressResult) -> list[Finding]:
         if why := device.unknown.get("state"):
             title = f"{device.name}: state after the run is unknown"
             findings.append(Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", id))
-        risen = {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}
-        if not risen:
+        if not (risen := {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}):
             continue
         worst = _COUNTERS[next(iter(risen))][0]
         parts = (f"{'' if name == 'lost' else f'{count} '}{_COUNTERS[name][1]}" for name, count in risen.items())

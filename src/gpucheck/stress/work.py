@@ -429,7 +429,6 @@ def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of the tensor's memory as 64-bit words."""
     return tensor.view(-1).view(torch.int64)
 
 
@@ -447,8 +446,7 @@ def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            words = int(words * _LESS)
-            if words < max(least, wanted * _LEAST):
+            if (words := int(words * _LESS)) < max(least, wanted * _LEAST):
                 what = f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB"
                 fix = "use a smaller --fill, or stop other programs that use the memory"
                 raise CannotLook(what, str(error).strip().splitlines()[0], fix, finding="stress.memory") from error

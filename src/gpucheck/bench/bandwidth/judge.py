@@ -80,8 +80,7 @@ def memory_ceiling(part: GpuPeaks | Unknown | None) -> dict[str, Ceiling]:
 
 def share_of_memory(rates: dict[str, float], part: GpuPeaks | Unknown | None) -> list[Finding]:
     """Compare the rates with the memory's peak. There is no finding for a CPU or without a rate."""
-    ceiling = memory_ceiling(part).get("memory")
-    if ceiling is None or not rates:
+    if (ceiling := memory_ceiling(part).get("memory")) is None or not rates:
         return []
     if not isinstance(part, GpuPeaks) or (peak := ceiling.value) is None:
         return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]

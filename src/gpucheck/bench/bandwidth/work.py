@@ -49,8 +49,7 @@ PERIOD = 128
 
 # A cold operation rotates over this multiple of the last-level cache.
 COLD_FACTOR = 4
-# HIP does not report the last-level cache. An MI300X reads the cache at 17.2 TB/s, and memory at 5.3 TB/s. Source: CDNA
-# 3 white paper.
+# HIP does not report the last-level cache. An MI300X reads it at 17.2 TB/s, memory at 5.3 (CDNA 3 white paper).
 AMD_CACHE_BYTES = 256 * MIB
 # Arrays for cold operations do not exceed this size. A virtual machine may report the cache of its whole host.
 MOST_COLD_BYTES = 2 * GIB

@@ -234,7 +234,6 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
 
 
 def expected(row: Measurement) -> tuple[float, float | None] | None:
-    """Return the entry of EXPECTED for this row, or None."""
     name = (row.device.name or "").removeprefix("NVIDIA ")
     # "H200 NVL" and "H100 NVL" are PCIe boards with NVLink bridges.
     if row.case["ranks"] != EXPECTED_RANKS or name.startswith(("H200 NVL", "H100 NVL")):

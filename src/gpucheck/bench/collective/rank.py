@@ -213,7 +213,6 @@ class CollectiveWork:
                 self.input[start : start + SLICE] = _value(positions, trial, self.rank)
 
     def wrong(self, trial: int) -> int:
-        """Return the number of wrong elements in the output."""
         slices = ((self.out[start : start + SLICE], positions) for start, positions in self._slices(self.out))
         return sum(int((part != self._expected(positions, trial)).sum()) for part, positions in slices)
 

@@ -69,7 +69,6 @@ StartRank = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
-    """Start a fresh interpreter that runs one rank."""
     return LineChild(python_argv("gpucheck.bench.collective.rank"), env=_environment(os.environ))
 
 
@@ -248,7 +247,6 @@ class Meeting:
         return [answers[rank] for rank in self.local]
 
     def stop(self) -> None:
-        """Stop the ranks of this process."""
         while self.children:
             self.children.popitem()[1].stop()
 
@@ -311,9 +309,8 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
         raise UsageError(title, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
     if meeting is not None:
         if options.ranks is not None:
-            raise UsageError(
-                "--ranks is for processes that gpucheck starts", "a launcher has started these", "leave it out"
-            )
+            title = "--ranks is for processes that gpucheck starts"
+            raise UsageError(title, "a launcher has started these", "leave it out")
         return [choose.choose(options.device if options.device != "all" else "auto", facts).ids[0]]
     chosen = choose.choose("cpu" if options.device == "cpu" else "all", facts)
     if chosen.notice:
@@ -331,8 +328,7 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
 
 def _check_backend(kind: str) -> None:
     """Raise CannotLook if torch cannot connect devices of this kind."""
-    name = BACKENDS.get(kind)
-    if name is not None and dist.is_available() and dist.is_backend_available(name):
+    if (name := BACKENDS.get(kind)) is not None and dist.is_available() and dist.is_backend_available(name):
         return
     backend = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
     why = "this build of torch was made without it" if name else "torch cannot connect devices of this kind"
@@ -405,7 +401,6 @@ class _CollectiveRun:
         return replace(finding, message=f"out of time: {few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
-        """Start the ranks. Return False if some are not ready."""
         self.emit(Progress(f"{self.group.world} ranks start"))
         answers = self.group.ask({"begin": self.kind}, START_S)
         self.ready = [answer.line for answer in answers if answer.line is not None]

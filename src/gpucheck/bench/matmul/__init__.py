@@ -52,9 +52,8 @@ def parse_axis(text: str, option: str) -> Dimension:
     low = int(match[1])
     high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
     if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
-        raise UsageError(
-            f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
-        )
+        wanted = f"rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1"
+        raise UsageError(f"{option} must {wanted}, not {text!r}")
     return Dimension(low, high, step)
 
 
@@ -115,11 +114,9 @@ class MatmulOptions:
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if self.search and self.cold:
-            raise UsageError(
-                "--search cannot be combined with --cold",
-                "shapes share their matrices, which stay in the cache",
-                "use --cold with the --shape that it finds",
-            )
+            why = "shapes share their matrices, which stay in the cache"
+            fix = "use --cold with the --shape that it finds"
+            raise UsageError("--search cannot be combined with --cold", why, fix)
         if self.search and self.burst:
             raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
         if any(self.axes) and not self.search:

@@ -163,7 +163,6 @@ def _wrong_text(details: Mapping[str, Any]) -> str:
 
 
 def _element_text(element: Mapping[str, Any]) -> str:
-    """Describe an element of a result and its float64 value."""
     got = element["got"]
     is_number = got is not None and math.isfinite(got)
     value = f"{got:.9g}" if is_number else "no number"
@@ -252,8 +251,7 @@ def product_ceilings(dtypes: Iterable[str], part: GpuPeaks | Unknown | None) -> 
         return {}
     if isinstance(part, Unknown):
         return {"products": Ceiling(None, part.reason)}
-    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
-    if not known:
+    if not (known := {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}):
         return {"products": Ceiling(None, _why_no_peak(part, names))}
     return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
 
@@ -357,8 +355,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
     for dtype, of_runs in runs.group_by(lambda entry: entry.dtype, entries).items():
-        searches = [(entry, entry.best) for entry in of_runs if entry.best is not None]
-        if not searches:
+        if not (searches := [(entry, entry.best) for entry in of_runs if entry.best is not None]):
             continue
         entry, best = max(searches, key=lambda search: search[1].flop_per_s)
         squares = {shape: rate for (name, shape), rate in rates.items() if name == dtype and len({*shape}) == 1}

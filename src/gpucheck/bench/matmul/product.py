@@ -103,7 +103,6 @@ KINDS: dict[Dtype, ProductKind] = {
 
 
 def view(kind: ProductKind, flat: Matrices, shape: Shape) -> Matrices:
-    """Return matrices of this shape at the start of flat memory."""
     m, n, k = shape
     a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
     # On CUDA, torch's private products of one-byte types need a B that is stored by columns.
@@ -213,7 +212,6 @@ class ProductCase:
 
     @property
     def set_bytes(self) -> int:
-        """The bytes of one set of the three matrices."""
         return sum(count * size for count, size in zip(self.elements, self.kind.itemsizes, strict=True))
 
     @property
@@ -606,5 +604,4 @@ class ShapeSearch:
         return self._scores[shape] * self._level
 
     def _ranked(self) -> list[Shape]:
-        """Return the shapes that have a kernel, the fastest first."""
         return sorted((s for s in self._scores if s not in self.refused), key=self._scores.__getitem__, reverse=True)

@@ -16,8 +16,7 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, most of the
-# copy is exposed.
+# Copy and compute slow each other by a few percent (memory, launches, a wait). Below HALF, most of the copy is exposed.
 HIDDEN, HALF = 0.8, 0.5
 # The times of copy and compute may differ by this share. An H100 at its power limit slows down by an eighth after the
 # calibration.
@@ -95,7 +94,6 @@ def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) ->
 
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
-    """Return whether every compared copy arrived unchanged."""
     copies = (row for row in measurements if row.name == NAME and row.case["what"] == "copy")
     comparisons = judging.compared(copies, lambda row: f"{WAYS[row.case['direction']]}, {row.case['host_memory']}")
     return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")

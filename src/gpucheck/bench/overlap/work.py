@@ -107,9 +107,8 @@ def size_for(options: OverlapOptions, room: buffers.BufferMemory) -> int:
 def command(options: OverlapOptions, emit: Emit, shared: BenchInputs = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
     rows = functools.partial(_rows, options, emit)
-    on_cpu = devices.needs_gpu(
-        NAME, "a CPU has no copies to hide", "overlap measures a GPU's compute beside its copies"
-    )
+    why = "overlap measures a GPU's compute beside its copies"
+    on_cpu = devices.needs_gpu(NAME, "a CPU has no copies to hide", why)
     devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 

@@ -131,8 +131,7 @@ def flagged(row: Measurement) -> Measurement:
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
     """Return the link's limit in bytes per second; None and the reason if unknown or below the fastest copy."""
-    limit = link.limit_bytes_per_s
-    if limit is not None and fastest > limit:
+    if (limit := link.limit_bytes_per_s) is not None and fastest > limit:
         why = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
         return None, why
     return limit, link.unknown_because or ""
@@ -305,8 +304,7 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
     alone_s = row.method.details.get("alone_s")
-    best = fastest_copy(same, way, "link")
-    if best is None and alone_s:
+    if (best := fastest_copy(same, way, "link")) is None and alone_s:
         return float(size(row) / alone_s)
     best = best or fastest_copy(same, way, "as_called")
     return None if best is None else judging.rate(best)

@@ -211,7 +211,6 @@ class Idiom:
 
     @property
     def memory(self) -> HostMemoryKind:
-        """The kind of host memory that the line uses."""
         return "pinned" if "x_pinned" in self.code else "pageable"
 
 
@@ -527,9 +526,8 @@ def _rows_on(
     """Yield the rows of every part that applies to a device. The first part always starts. Raises CannotLook."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
-        raise CannotLook(
-            f"{', '.join(part.id for part in wanted)} cannot be measured on {accel.id}", finding="transfer.part"
-        )
+        names = ", ".join(part.id for part in wanted)
+        raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
     # The method has the NUMA nodes that a copy may use. The node that a copy does use varies between runs.
     nodes, device = numa.allowed_text(), accel.id
     with Watch(accel.uuid) as watch:

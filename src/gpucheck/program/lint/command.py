@@ -195,8 +195,7 @@ class ScopeAnalysis(Expressions):
                 tensors.kept_module(self, node, key, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._summed(node, target, value)
-        attribute = facts.self_attribute(target)
-        if attribute and self.owner is not None and self.owner.is_module:
+        if (attribute := facts.self_attribute(target)) and self.owner is not None and self.owner.is_module:
             tensors.moved_leaf(self, known)
             if known.kind == "module":
                 known = replace(known, attribute=attribute)

@@ -54,8 +54,7 @@ class Expressions(Scope):
         if dotted := self.dotted(node):
             return Value("name", name=dotted)
         base = self.value(node.value)
-        key = self.key(node)
-        if key in self.flow.names and not (base.moved and node.attr == "grad"):
+        if (key := self.key(node)) in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
             function = self.file.method(self.owner, node.attr)
@@ -127,8 +126,7 @@ class Expressions(Scope):
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
         tensors.read(self, node, values)
         tensors.mixed_devices(self, node, values)
-        operands = [value for value in values if value.is_tensor]
-        if not operands:
+        if not (operands := [value for value in values if value.is_tensor]):
             return NUMBER if values and all(value.kind == "number" for value in values) else UNKNOWN
         result = all_of(operands) or UNKNOWN
         places = {value.place for value in operands}
@@ -414,8 +412,7 @@ class Expressions(Scope):
         return Value("tensor", place, DIMENSIONS if is_torch_class else None, made, graph=not self.no_graph)
 
     def _of_method(self, given: CallArgs, receiver: Value, func: ast.Attribute) -> Value:
-        name = func.attr
-        if name in tables.WAITS and receiver.kind in ("", "name"):
+        if (name := func.attr) in tables.WAITS and receiver.kind in ("", "name"):
             self.flow.settle()
         if name in ("cuda", "to") and not self.quiet:  # any move to a GPU starts CUDA
             target = given.first("device")
@@ -509,8 +506,7 @@ class Expressions(Scope):
         return result
 
     def _module_method(self, given: CallArgs, module: Value, name: str) -> Value:
-        part = module.part(name)
-        if part is not None and part.kind == "module":  # self.layers.first(x)
+        if (part := module.part(name)) is not None and part.kind == "module":  # self.layers.first(x)
             return self._of_module(given, part)
         if name in tables.MODULE_SELF:
             target = given.first("device")

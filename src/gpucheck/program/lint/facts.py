@@ -91,7 +91,6 @@ class File:
                 yield from self.family(base, (*below, member.node.name))
 
     def method(self, owner: Class | None, name: str) -> Function | None:
-        """Return the method of this name in the class or its nearest base in the file."""
         members = self.family(owner) if owner is not None else ()
         return next((member.methods[name] for member in members if name in member.methods), None)
 
@@ -169,7 +168,6 @@ def bound_in(function: Function) -> tuple[set[str], set[str]]:
 
 
 def captured(node: ast.AST) -> set[str]:
-    """Return the names that an exception handler or a pattern binds."""
     if not isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
         return set()
     return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
@@ -204,7 +202,6 @@ def self_attribute(node: ast.AST) -> str:
 
 
 def called_name(node: ast.Call) -> str:
-    """Return the last part of a called function's name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -363,7 +360,6 @@ class Flow:
         return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
-        """Mark every pending copy as complete."""
         for key, value in self.names.items():
             if value.pending is not None or (value.item is not None and value.item.pending is not None):
                 item = None if value.item is None else replace(value.item, pending=None)

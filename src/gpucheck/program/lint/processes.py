@@ -17,12 +17,8 @@ def on_gpu(run: Scope, node: ast.expr) -> None:
     """Record that CUDA starts. Report the use of a GPU in a DataLoader worker."""
     run.flow.started = run.flow.started or node
     if run.in_worker:
-        run.report(
-            "lint.device_in_worker",
-            node,
-            name=f"{run.name} runs in a DataLoader worker",
-            fix="return CPU tensors; move the batch in the main process",
-        )
+        fix = "return CPU tensors; move the batch in the main process"
+        run.report("lint.device_in_worker", node, name=f"{run.name} runs in a DataLoader worker", fix=fix)
 
 
 def called(run: Scope, node: ast.expr, effect: Scope) -> Value:
@@ -52,12 +48,8 @@ def child(run: Scope, given: CallArgs) -> None:
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
     if run.effect_of(function).flow.started is not None:
-        run.report(
-            "lint.device_in_worker",
-            given.node,
-            name=f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}",
-            fix=_FORK_FIX,
-        )
+        name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
+        run.report("lint.device_in_worker", given.node, name=name, fix=_FORK_FIX)
 
 
 def names_variable(node: ast.expr | None) -> bool:
@@ -94,11 +86,5 @@ def hidden(run: Scope, node: ast.Call, setting: ast.Assign) -> None:
         device = f"cuda:{value}" if is_number else str(value)
         kind, _, number = device.partition(":")
         if kind == "cuda" and number.isdecimal() and int(number) >= count > 0:
-            run.report(
-                "lint.hidden_device",
-                argument,
-                name=device,
-                line=setting.lineno,
-                count=f"{count} GPU{'s' * (count != 1)}",
-                last=f" to cuda:{count - 1}" * (count != 1),
-            )
+            words = {"count": f"{count} GPU{'s' * (count != 1)}", "last": f" to cuda:{count - 1}" * (count != 1)}
+            run.report("lint.hidden_device", argument, name=device, line=setting.lineno, **words)

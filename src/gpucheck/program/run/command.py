@@ -327,8 +327,7 @@ def answer(read: counters.CounterData, ended: RunEnd, child: int = 0) -> RunResu
 
 def _steps(read: counters.CounterData) -> tuple[RunSteps | None, Sequence[Mapping[str, int]], int | None]:
     """Return the summary of all steps, the rows of the steady steps, and the time at which the steady steps begin."""
-    count = read.head[counters.STEPS]
-    if not count:
+    if not (count := read.head[counters.STEPS]):
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)

@@ -1,7 +1,6 @@
 """Count the copies and waits of a program by line, and the times of its steps, in the program's own process.
 
-Measured functions replace a few functions of torch, and count into the shared counters. A failure of gpucheck ends the
-counting, not the program.
+Measured functions replace a few of torch's and count into shared counters. gpucheck's failures end only the counting.
 """
 
 from __future__ import annotations
@@ -239,8 +238,7 @@ def _follow(moved: Any, site: int, at: int) -> None:
         version = moved._version
     except RuntimeError:  # tensors created in inference mode have no version
         return
-    last = _last_moved.get(site)
-    if last is not None and last[0]() is moved and last[1] == version:
+    if (last := _last_moved.get(site)) is not None and last[0]() is moved and last[1] == version:
         cells[at + _AGAIN] += 1
         _followed.add(site)
     _last_moved[site] = weakref.ref(moved), version
@@ -336,8 +334,7 @@ class _Steps:
             cells[counters.OPTIMIZER_NS] += now() - self.inside
         if cells[counters.EXPLICIT_STEPS]:
             return
-        leader = self.leader()
-        if leader is not optimizer:
+        if (leader := self.leader()) is not optimizer:
             self.others += 1
             if leader is not None and self.others <= _MOST_OTHERS:
                 return
@@ -404,8 +401,7 @@ _replaced: list[tuple[Any, str, Any]] = []
 
 
 def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = getattr(holder, name, None)
-    if original is not None:
+    if (original := getattr(holder, name, None)) is not None:
         _replaced.append((holder, name, vars(holder).get(name)))
         setattr(holder, name, make(original))
 
@@ -481,7 +477,6 @@ def _end() -> None:
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended while steps were traced
     memory_peaks.read(cells, cells[counters.PHASE])
-    error = getattr(sys, "last_value", None)
-    if error is not None:
+    if (error := getattr(sys, "last_value", None)) is not None:
         memory_peaks.tell_error(error, _steps.optimizers, cells[counters.STEPS], cells[counters.PHASE])
     cells[counters.END_NS] = now()

@@ -260,8 +260,7 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
     rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
-            members = [held for held in _tensors(value, _DEPTH) if counts(held)]
-            if members:
+            if members := [held for held in _tensors(value, _DEPTH) if counts(held)]:
                 row = {"name": name, "kind": type(value).__name__, "tensors": len(members)}
                 row |= {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append((row, members))

@@ -149,11 +149,8 @@ class RankRecord:
         self.lost_peer = bool(line.get("lost_peer"))
         if line.get("raised"):
             kind, text, file, at = line["raised"]
-            self.raised = RankError(
-                type=visible(str(kind)),
-                message=visible(str(text))[:MOST_TEXT],
-                place=None if file is None else _at(visible(str(file)), int(at)),
-            )
+            place = None if file is None else _at(visible(str(file)), int(at))
+            self.raised = RankError(type=visible(str(kind)), message=visible(str(text))[:MOST_TEXT], place=place)
 
     def offset(self, at_ns: int) -> tuple[float, float]:
         """Return the correction of this rank's clock, interpolated between readings, and the error, in seconds."""
@@ -305,8 +302,7 @@ def _verdict(
 
 
 def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
-    missing = sorted(set(range(world)) - {record.rank for record in ranks})
-    if missing:
+    if missing := sorted(set(range(world)) - {record.rank for record in ranks}):
         yield f"{names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
     yield from sorted({record.failed for record in ranks if record.failed})
     if lost := sum(record.lost for record in ranks):

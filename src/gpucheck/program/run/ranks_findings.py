@@ -26,8 +26,7 @@ def findings(job: RanksResult) -> list[Finding]:
 
 def names(ranks: Iterable[int]) -> str:
     """Return `rank 3`, `ranks 0, 2 and 5` or `ranks 0–3`."""
-    listed = sorted(ranks)
-    if not listed:
+    if not (listed := sorted(ranks)):
         return "no rank"
     if len(listed) == 1:
         return f"rank {listed[0]}"
@@ -116,8 +115,7 @@ def _how(code: int) -> str:
 
 
 def _of_end(job: RanksResult) -> Finding | None:
-    failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
-    if not failed:
+    if not (failed := sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)):
         return None
     # Ranks that report a lost peer, or that the launcher ended, are not the cause.
     causes = [row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)]
@@ -238,8 +236,7 @@ def _of_lateness(job: RanksResult) -> Finding:
 
 
 def _of_period(job: RanksResult) -> Iterator[Finding]:
-    work = job.periodic
-    if work is not None and not work.ranks:
+    if (work := job.periodic) is not None and not work.ranks:
         title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
         share = f"{units.percent(work.share)} of the job, seen {work.times} times"
         message, fix = f"{share}: an evaluation, a checkpoint or logging", "do it less often if that is too much"

@@ -85,8 +85,7 @@ class FlightRecorderReader:
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
         status = pickle.loads(self.dump(includeCollectives=False, includeStackTraces=False, onlyActive=False))
-        groups = status.get("pg_status", {})
-        if not groups:
+        if not (groups := status.get("pg_status", {})):
             return
         now = time.monotonic()
         self.say_groups()
@@ -144,8 +143,7 @@ class FlightRecorderReader:
         """Return the number of this operation with these shapes. A new operation is written to the file."""
         operation = {"group": str(entry["process_group"][0]), "name": entry["profiling_name"]}
         operation |= {"sizes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
-        key = json.dumps(operation)
-        if key not in self.kinds:
+        if (key := json.dumps(operation)) not in self.kinds:
             self.kinds[key] = len(self.kinds)
             self.write({"say": "kind", "kind": self.kinds[key], **operation})
         return self.kinds[key]
