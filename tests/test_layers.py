@@ -60,7 +60,7 @@ SIZES = {
     "compare": (2, 226),
     "devices": (3, 241),
     "doctor": (12, 1515),
-    "explain": (18, 1200),
+    "explain": (18, 1212),
     "fleet": (8, 1039),
     "health": (5, 816),
     "machine": (24, 3489),
