@@ -85,6 +85,7 @@ OTHERS = (
     "file.truncated",
     "mps.wrong",
     "dist.one_gpu",
+    "optimizer.before",
     "openmm.platform",
     "opencl.none",
     "gpu.wrong",

@@ -41,6 +41,7 @@ REST: dict[str, str] = {
     "mps.wrong": "torch on an M2: the MPS backend gives wrong results, the CPU right ones",
     "dist.one_gpu": "I have two RTX 4090 and use accelerate, but only one GPU is used",
     "tensor.fp8_shape": "RuntimeError: Expected trailing dimension of mat1 to be divisible by 16 but got (32x8).",
+    "optimizer.before": "ValueError: The optimizer does not seem to reference any FSDP parameters.",
     "norm.one_value": "ValueError: Expected more than 1 value per channel when training, got input size [1, 64]",
     "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "assert.library": "python3: /build/faiss/gpu/Tensor.cc:120: void copy(): Assertion `numElements == size' failed.",

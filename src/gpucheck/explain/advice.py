@@ -78,7 +78,7 @@ ADVICE: tuple[Advice, ...] = (
     of("dtensor.mixed")(
         r"no attribute \W?(?:full_tensor|to_local)",
         "start the program on at least two GPUs, or with its option without FSDP",
-        title="the model is not sharded: with one GPU, FSDP keeps plain tensors, which have no full_tensor()",
+        title="a tensor is not sharded, probably since FSDP keeps plain tensors on one GPU: it has no full_tensor()",
     ),
     of("dist.port")(
         r"error while attempting to bind on address",

@@ -332,7 +332,9 @@ ADVICE: tuple[Advice, ...] = (
         title="torch sees the GPU, but the program does not use it",
         meaning="torch.cuda.is_available() is True, so the driver and torch's build are right.",
     ),
-    of("torch.no_acc")(r"\A(?![\s\S]*torch)[\s\S]*(?:\bollama|\blm ?studio|\bllama\W?cpp)", becomes="llamacpp.cpu"),
+    of("torch.no_acc")(
+        r"\A(?![\s\S]*torch)[\s\S]*(?:\bollama|\blm ?studio|\bllama\W?(?:cpp|server))", becomes="llamacpp.cpu"
+    ),
     of("torch.no_acc", "torch.cpu_only")(
         "fp16 is not supported on cpu",
         "run nvidia-smi. If it lists a GPU, python -m torch.utils.collect_env must print `Is CUDA available: True`; "

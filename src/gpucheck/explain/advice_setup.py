@@ -66,7 +66,8 @@ ADVICE: tuple[Advice, ...] = (
         title="Forge's setting GPU Weights leaves too little GPU memory to compute in",
     ),
     of("torch.no_acc", "torch.cpu_only")(
-        r"\A(?![\s\S]*\bpip3? install)[\s\S]*\bconda\b[^\n]{0,200}\bis_available\W{1,4}\w* ?\W?false",
+        r"\A(?![\s\S]*\bpip3? install)[\s\S]*\bconda\b[^\n]{0,200}(?:\bis_available\W{1,4}\w* ?\W?false|"
+        r"\bcpu version is installed)",
         "conda list | grep -i torch: cpu in the build's name is the cause. conda install -c conda-forge "
         "'pytorch=*=*cuda*', or pip install torch in a fresh environment",
         title="conda probably chose torch's build for the CPU, which fits the other packages",

@@ -259,8 +259,8 @@ def _unknown(pasted: str) -> Finding:
         is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
         message = "it contains no known error" + ("" if is_whole else "; paste the whole traceback")
         return Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)
-    packages = read_facts(pasted, pasted.lower()).packages
-    raised = packages[-1] if packages and packages[-1] != "torch" else ""
+    facts = read_facts(pasted, pasted.lower())
+    raised = next((name for name in facts.packages[-1:] if name not in ("torch", facts.checkout)), "")
     own = f"the text itself advises: {advice}" if advice else ""
     own = own or (f"search the issues of {raised} for these words, and try another release of it" if raised else "")
     message = f"the last error of the text{f', raised in {raised}' if raised else ''}; gpucheck does not know it"

@@ -123,7 +123,8 @@ TEXTS: tuple[Condition, ...] = (
         "a kernel has no code for this GPU's architecture",
         CUDA_SAYS + r"invalid device function",
         r"no kernel image|not compiled with any CUDA arch|Could not find compatible tinycudann extension",
-        r"Unknown compute capability\. (Specify|Ensure)|is not compatible with compile time compute cap",
+        r"this (function|kernel) is for sm\d+\W{0,2} but was built for sm|Unknown compute capability\. (Specify|"
+        r"Ensure)|is not compatible with compile time compute cap",
         meaning="torch's wheel, or the extension at the end of the traceback, was built for other GPUs.",
         fix=f"{_LISTED} prints the architectures of torch and the GPU's. If torch's include it, rebuild the extension "
         "(flash-attn, xformers, mmcv …) with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
@@ -464,7 +465,8 @@ TEXTS: tuple[Condition, ...] = (
         r"higher)?|Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)|Cannot "
         r"select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)|GPU does not have enough shared-memory|Cooperative launch "
         r"requested but not supported|Capability [\d.]+\) or newer arch|requires \.target sm_\d+ or higher",
-        r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+        r"Unsupported compute capability\b|\bkernel \w+ is for sm\d+.{0,20}but was built for "
+        r"sm\d+",
         meaning="The operation uses instructions or memory of newer GPUs (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="choose another data type, backend or attention in the program (slower), or use a GPU of the named "
         "capability. nvidia-smi --query-gpu=name,compute_cap --format=csv shows this GPU's",

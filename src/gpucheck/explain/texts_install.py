@@ -169,7 +169,8 @@ TEXTS: tuple[Condition, ...] = (
         r"Couldn'?t load custom C\+\+ ops|partially initialized module '?torchvision'? has no attribute '?extension",
         r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
         r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
-        r"(No such operator|Could not run|not find the operator) '?torchvision::nms|TorchAudio has CUDA version \d",
+        r"(No such operator|Could not run|not find the operator) '?torchvision::nms|meta kernel directly to the "
+        r"operator \W?torchvision|TorchAudio has CUDA version \d",
         meaning="torchvision was built for another torch, or one is a build for the CPU and the other for CUDA.",
         fix="reinstall torchvision at the release that fits this torch, from the same index of PyTorch",
     ),
@@ -256,7 +257,8 @@ TEXTS: tuple[Condition, ...] = (
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found|(GLIBCXX|CXXABI)_[\d.]+'? not found",
         ),
-        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton|singularity|jaxlib|tensorflow|onnxruntime",
+        beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton|singularity|jaxlib|tensorflow|"
+        r"onnxruntime",
     ),
     strong(
         "import.dll",

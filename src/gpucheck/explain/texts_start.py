@@ -231,6 +231,7 @@ TEXTS: tuple[Condition, ...] = (
         "PyTorch's index of your CUDA (see the selector on pytorch.org and pip show torch). In conda: conda install -c "
         "conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         weak=(
+            r"\b(py)?torch(vision)?\b.{0,80}\bthe cpu (version|variant|build) (is|gets|was|of) (being )?installed\b",
             "CUDA used to build PyTorch: (None|Could not collect).{0,40}ROCM used to build PyTorch: N/A "
             "?(?!.{0,40}macOS).{0,900}Is CUDA available: False",
             r"Torch not compiled with|\b[12]\.\d+\.\d\+cpu\b.{0,40}\bFalse\b|\bFalse\b.{0,160}torch \d\.\d+\.\d\+cpu\b|"
@@ -578,6 +579,7 @@ TEXTS: tuple[Condition, ...] = (
         r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service|could not insert "
         r"'nvidia.{0,10}: Required key not available|nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key "
         r"was rejected by service.{0,200}nvidia|Secure boot is enabled on this system, .{0,60}not signed by a key",
+        r"modules? (load\w* )?(fail\w*|refused|rejected) (due to|because of|by) Secure ?Boot",
         meaning="The module is not signed with a key that the firmware trusts.",
         fix="sudo mokutil --import KEY (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS /var/lib/dkms/mok.pub, Fedora "
         "/etc/pki/akmods/certs/public_key.der), reboot and Enroll MOK; or turn Secure Boot off in the firmware",

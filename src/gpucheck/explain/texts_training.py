@@ -225,4 +225,14 @@ TEXTS: tuple[Condition, ...] = (
         "CUDA_VISIBLE_DEVICES must name all",
         follows=("oom.", "cuda.", "nccl.", "cuinit.", "tensor.", "dist.", "torch.", "hip.", "llamacpp.", "nvml."),
     ),
+    strong(
+        "optimizer.before",
+        "the optimizer was made before the model was wrapped or moved, and holds other parameters than it uses",
+        r"optimizer does not seem to reference any FSDP parameters",
+        r"optimizer.{0,80}(before|prior to) .{0,40}\b(FSDP|fully_shard|accelerator\.prepare|wrapping)\b",
+        meaning="FSDP replaces the parameters, so that the optimizer updates tensors that nothing uses: the loss "
+        "stays.",
+        fix="wrap the model first (accelerator.prepare(model), fully_shard), then torch.optim.X(model.parameters()). "
+        "In Lightning use self.trainer.model.parameters() in configure_optimizers. Or set fsdp_use_orig_params: true",
+    ),
 )
