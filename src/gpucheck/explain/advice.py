@@ -205,7 +205,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("nvcc.old")(
         r"expected a number|unknown option \W*(?:f(?!maf)|w[a-z]|m(?:arch|avx|fma|sse|f16c|tune)|pthread)",
-        "unset CFLAGS CXXFLAGS; build without such flags (llama.cpp: -DGGML_NATIVE=OFF) anew. Else update it",
+        "unset CFLAGS CXXFLAGS; build again without such flags (llama.cpp: -DGGML_NATIVE=OFF). Else update it",
         title="a flag for the C++ compiler reached nvcc, which reads it as its own option",
     ),
     of("nvcc.arch")(r"parameter packs not expanded", becomes="nvcc.host_compiler"),
@@ -234,7 +234,7 @@ ADVICE: tuple[Advice, ...] = (
     of("llamacpp.cpu")(
         r"(?:igpu|uhd|iris|integrated)\b[^\n]{0,80}(?:ignor\w+|instead of|rather than) [^\n]{0,20}(?:rtx|nvi|dgpu|ded)",
         "set OLLAMA_VULKAN=0 for the server (llama.cpp: --device CUDA0). If it then uses the CPU, install it afresh",
-        title="the program computes on the integrated GPU instead of the NVIDIA card: probably through Vulkan",
+        title="the program computes on the integrated GPU instead of the NVIDIA GPU: probably through Vulkan",
     ),
     of("vllm.start")(
         r"range_entry is not none",

@@ -145,8 +145,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("hip.none")(
         r"rejects atomics",
-        "put the card into a slot that is wired to the processor, without a riser or chipset between (lspci -tv), and "
-        "update the firmware. Else use a newer card, which may not need them",
+        "put the GPU into a slot that is wired to the processor, without a riser or chipset between (lspci -tv), and "
+        "update the firmware. Else use a newer GPU, which may not need them",
         title="the PCIe path to this AMD GPU has no atomic operations, so the kernel's compute driver skips it",
     ),
     of("dist.mpi")(
